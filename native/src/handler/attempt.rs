@@ -1,4 +1,4 @@
-//! What a handler is given, and what it gives back.
+//! The input and the result of a handler.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use weir_ledger::attempts::Progress;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
 
-/// The most bytes of an output, as JSON. A larger one ends the job.
+/// Maximum size of an output as JSON, in bytes. A larger one fails the job.
 pub const MAX_OUTPUT: usize = 4 * 1024 * 1024;
 
 /// One attempt at one job.
@@ -20,38 +20,39 @@ pub const MAX_OUTPUT: usize = 4 * 1024 * 1024;
 pub struct Attempt {
     /// River's job id.
     pub job_id: i64,
-    /// Which attempt it is, from 1.
+    /// The attempt's number, from 1.
     pub attempt: i16,
-    /// Whom it is counted against; `None` for a job that belongs to nobody.
+    /// The holder that it counts against; `None` for a job without an owner.
     pub holder: Option<Holder>,
-    /// The job's key for the world outside of the database: the same for all its attempts, and no other job's in any
-    /// copy of the database. After a failover, `job_id` may belong to another job.
+    /// The job's key outside of the database. All attempts of the job share it, and no other job has it in any copy of
+    /// the database. After a failover, `job_id` may belong to another job.
     pub key: Uuid,
     /// The job's arguments.
     pub args: Map<String, Value>,
-    /// What an endpoint that answers later proves itself with; `None` where no secret is set.
+    /// The token that authenticates an endpoint that answers later; `None` when no secret is set.
     pub token: Option<SecretString>,
-    /// Takes how far it is.
+    /// Receives progress reports.
     pub progress: Reporter,
-    /// The attempt's place in its trace (W3C Trace Context), for what it calls; `None` when traces are not exported.
+    /// The attempt's position in its trace (W3C Trace Context), for requests that it makes; `None` when traces are not
+    /// exported.
     pub traceparent: Option<String>,
     /// Cancelled when the attempt should stop: a timeout, a cancellation, or the process's end.
     pub cancelled: CancellationToken,
 }
 
-/// Takes how far an attempt is, for the job's owner. Cheap to clone.
+/// Receives progress reports for the job's owner. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Reporter(Option<watch::Sender<Option<Progress>>>);
 
 impl Reporter {
-    /// One whose words somebody writes down; of many, only the last.
+    /// A reporter with a channel that a task records. Of several pending reports, only the last is kept.
     #[must_use]
     pub fn new() -> (Self, watch::Receiver<Option<Progress>>) {
         let (sender, receiver) = watch::channel(None);
         (Self(Some(sender)), receiver)
     }
 
-    /// Says how far the attempt is.
+    /// Reports the attempt's progress.
     pub fn report(&self, progress: Progress) {
         if let Some(sender) = &self.0 {
             sender.send_replace(Some(progress));
@@ -59,27 +60,27 @@ impl Reporter {
     }
 }
 
-/// What a successful attempt made.
+/// The result of a successful attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// The job's output.
     pub output: Value,
-    /// What it used of its reservation, in the meter's unit; `None` means all of it.
+    /// The used part of its reservation, in the meter's unit; `None` means all of it.
     pub used: Option<i64>,
 }
 
 impl Outcome {
-    /// Of an output in which a number `used` says what the attempt used.
+    /// The outcome with this output. A number `used` in it states the amount that the attempt used.
     ///
     /// # Errors
     ///
-    /// [`HandlerError::Permanent`] when that is no whole number of 0 or more. To charge all of the reservation, or
-    /// nothing, would be a guess that nobody notices.
+    /// [`HandlerError::Permanent`] when `used` is not an integer of at least 0. Charging the whole reservation or
+    /// nothing would be an unnoticed guess.
     pub fn of_output(output: Value) -> Result<Self, HandlerError> {
         let used = match output.get("used") {
-            Some(Value::Number(said)) => Some(whole(said).ok_or_else(|| {
+            Some(Value::Number(number)) => Some(whole(number).ok_or_else(|| {
                 HandlerError::Permanent(format!(
-                    "\"used\" in the output is {said}, and must be a whole number of 0 or more"
+                    "\"used\" in the output is {number}, and must be a whole number of 0 or more"
                 ))
             })?),
             _ => None,
@@ -95,11 +96,11 @@ impl Outcome {
     }
 }
 
-/// A number that is whole, in whatever way it is written: many languages know no other than 3.0.
+/// An integer in any notation, because many languages write 3 as 3.0.
 fn whole(number: &Number) -> Option<i64> {
     match number.as_i64() {
         Some(whole) => Some(whole),
-        // What is more than anybody can reserve is the most.
+        // A number above the maximum that can be reserved counts as the maximum.
         None => number
             .as_f64()
             .filter(|float| float.fract() == 0.0)
@@ -108,7 +109,7 @@ fn whole(number: &Number) -> Option<i64> {
     .filter(|whole| *whole >= 0)
 }
 
-/// Counts bytes down, and refuses those that are too many. Keeps none of them.
+/// Counts down the bytes written, and fails when there are too many. Stores none of them.
 struct Left(usize);
 
 impl std::io::Write for Left {
@@ -125,12 +126,12 @@ impl std::io::Write for Left {
     }
 }
 
-/// How an attempt went well.
+/// The result of an attempt that did not fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Worked {
     /// The work is done.
     Done(Outcome),
-    /// Whoever has the attempt's token says later how it went.
+    /// The owner of the attempt's token reports the result later.
     Later,
 }
 
@@ -143,26 +144,26 @@ impl From<Outcome> for Worked {
 /// Why an attempt failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandlerError {
-    /// It may succeed when tried again.
+    /// A retry may succeed.
     #[error("{0}")]
     Failed(String),
-    /// It may succeed when tried again, but not before that time has passed.
+    /// A retry may succeed, but not before that time has passed.
     #[error("{message}")]
     RetryAfter {
-        /// What went wrong.
+        /// The reason.
         message: String,
-        /// How long to wait at least.
+        /// The minimum wait.
         after: Duration,
     },
-    /// It will never succeed; the job is over.
+    /// No retry can succeed; the job is over.
     #[error("{0}")]
     Permanent(String),
-    /// It was told to stop and did.
+    /// It stopped because its token was cancelled.
     #[error("cancelled")]
     Cancelled,
 }
 
-/// The job's owner reads what failed, and the log has why.
+/// The job's owner reads which step failed, and the log contains the reason.
 impl From<DatabaseError> for HandlerError {
     fn from(error: DatabaseError) -> Self {
         tracing::warn!(%error, "a handler could not use the database");
@@ -170,13 +171,13 @@ impl From<DatabaseError> for HandlerError {
     }
 }
 
-/// Why a submission is not accepted.
+/// Why a submission was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The arguments are not what the service can use. The text says what it wants.
+    /// The service cannot use the arguments. The text states what it expects.
     #[error("{0}")]
     Arguments(String),
-    /// They could not be checked, because the database could not be asked.
+    /// The arguments could not be checked, because the database was unavailable.
     #[error(transparent)]
     Database(#[from] DatabaseError),
 }
@@ -184,11 +185,11 @@ pub enum Refusal {
 /// Does the work of one job kind.
 #[async_trait]
 pub trait Handler: Send + Sync {
-    /// Checks a submission's arguments and says how much the job may use at most.
+    /// Checks a submission's arguments and returns the maximum amount that the job may use.
     async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i64, Refusal>;
 
-    /// The same for all jobs of a batch, in their order; or which of them is refused, and why. One that looks something
-    /// up does so once for all of them.
+    /// The same for all jobs of a batch, in order, or the first rejected job with the reason. A handler that queries
+    /// the database does so once for all of them.
     async fn reserve_all(
         &self,
         holder: Holder,
@@ -202,7 +203,7 @@ pub trait Handler: Send + Sync {
         Ok(amounts)
     }
 
-    /// Works one attempt. May be called more than once for a job, also on another machine.
+    /// Works one attempt. May run more than once for a job, possibly on another machine.
     async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError>;
 }
 
@@ -215,14 +216,14 @@ mod tests {
     fn used(output: Value) -> Result<Option<i64>, String> {
         match Outcome::of_output(output) {
             Ok(outcome) => Ok(outcome.used),
-            Err(HandlerError::Permanent(said)) => Err(said),
+            Err(HandlerError::Permanent(message)) => Err(message),
             Err(other) => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn what_an_output_says_is_used_is_whole_in_whatever_way_it_is_written() {
-        for (said, wanted) in [
+        for (number, wanted) in [
             (json!({ "used": 3 }), Some(3)),
             (json!({ "used": 3.0 }), Some(3)),
             (json!({ "used": 0 }), Some(0)),
@@ -234,14 +235,14 @@ mod tests {
             (json!([3]), None),
             (json!(3), None),
         ] {
-            assert_eq!(used(said.clone()), Ok(wanted), "{said}");
+            assert_eq!(used(number.clone()), Ok(wanted), "{number}");
         }
     }
 
     #[test]
     fn a_number_that_cannot_be_what_was_used_is_not_guessed_at() {
-        for said in [json!(2.5), json!(-1), json!(-3.0), json!(-1e30)] {
-            let refused = used(json!({ "used": said })).unwrap_err();
+        for number in [json!(2.5), json!(-1), json!(-3.0), json!(-1e30)] {
+            let refused = used(json!({ "used": number })).unwrap_err();
             assert!(
                 refused.contains("must be a whole number of 0 or more"),
                 "{refused}"

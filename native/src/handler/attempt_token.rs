@@ -1,5 +1,5 @@
-//! Attempt tokens: what an endpoint that answers later proves itself with. Each attempt has its own, so that nobody speaks
-//! for another job, nor an attempt that was taken back for the one after it.
+//! Attempt tokens authenticate endpoints that answer later. Each attempt has a separate token. So an endpoint cannot
+//! report for another job, and an attempt that was taken over cannot report for its successor.
 
 use jiff::Timestamp;
 use secrecy::SecretString;
@@ -9,12 +9,12 @@ use weir_ledger::attempts::Claim;
 use crate::derived_keys::DerivedKeys;
 use crate::outbound::Secret;
 
-/// Makes and verifies attempt tokens: which attempt it is, when its job was created, and a code of that and the job's id.
-/// Nothing has to be stored for it.
+/// Creates and verifies attempt tokens. A token contains the attempt's number, the job's creation time, and a code over
+/// both and the job's id. Nothing has to be stored.
 pub struct AttemptTokens(DerivedKeys);
 
 impl AttemptTokens {
-    /// Keys derived from the secrets that requests to endpoints are signed with, the current one first.
+    /// Keys derived from the secrets that sign requests to endpoints, the current one first.
     #[must_use]
     pub fn new(secrets: &[Secret], database: Uuid) -> Self {
         let secrets = secrets.iter().map(Secret::reveal);
@@ -24,19 +24,20 @@ impl AttemptTokens {
     /// The token of an attempt; `None` without a secret.
     #[must_use]
     pub fn of(&self, attempt: Claim<'_>) -> Option<SecretString> {
-        let said = format!("{}.{}", attempt.claim, attempt.created_at.as_microsecond());
-        let code = self.0.sign(&[&attempt.job_id.to_be_bytes(), said.as_bytes()])?;
-        Some(format!("{said}.{code}").into())
+        let signed = format!("{}.{}", attempt.claim, attempt.created_at.as_microsecond());
+        let code = self.0.sign(&[&attempt.job_id.to_be_bytes(), signed.as_bytes()])?;
+        Some(format!("{signed}.{code}").into())
     }
 
-    /// Which attempt at that job it is the token of, if of any. Takes the same time whatever is wrong with it.
+    /// The attempt at that job that the token belongs to, if it is valid. Takes the same time whatever is wrong with
+    /// it.
     #[must_use]
     pub fn verify<'a>(&self, job_id: i64, token: &'a str) -> Option<Claim<'a>> {
-        let (said, code) = token.rsplit_once('.')?;
-        let (claim, created) = said.rsplit_once('.')?;
+        let (signed, code) = token.rsplit_once('.')?;
+        let (claim, created) = signed.rsplit_once('.')?;
         let created_at = Timestamp::from_microsecond(created.parse().ok()?).ok()?;
         self.0
-            .verify(&[&job_id.to_be_bytes(), said.as_bytes()], code)
+            .verify(&[&job_id.to_be_bytes(), signed.as_bytes()], code)
             .then_some(Claim {
                 job_id,
                 claim,

@@ -1,16 +1,22 @@
-//! `exec`: any program does the work.
+//! `exec`: a program does the work.
 //!
-//! It gets the job's arguments as JSON on its standard input, and prints the output as JSON; a number `used` in it is
-//! what is charged. Exit code 0 is success, anything else a failure that is tried again, with the end of its standard
-//! error as the message. A line `weir:progress 0.4 page 4 of 10` on its standard error tells the job's owner how far it
-//! is, and is not part of that message.
+//! It gets the job's arguments as JSON on standard input, and prints the output as JSON; a number `used` in it is the
+//! amount to charge. Exit code 0 is success. Any other is a failure that is retried, with the end of standard error as
+//! the message. A line `weir:progress 0.4 page 4 of 10` on standard error reports progress to the job's owner, and is
+//! not part of that message.
 //!
-//! Its environment has `WEIR_JOB_ID`, `WEIR_ATTEMPT`, `WEIR_IDEMPOTENCY_KEY`, which is the same in all attempts of the
-//! job and no other job's (and `TRACEPARENT`, where traces are exported), what a program needs to run at all
-//! ([`PASSED_ON`]), and what the services file names in `env`; nothing else of this process's, and so none of its
-//! secrets. It runs in its own process group. At the time limit, at a cancellation and when this process stops, the group
-//! gets SIGTERM, and 10 s later SIGKILL. What is left of the group when the program exits is killed a moment later. When
-//! this process is killed, [`watcher`] kills its programs, which it finds by `WEIR_PROCESS` in their environment.
+//! Its environment contains:
+//!
+//! - `WEIR_JOB_ID`, `WEIR_ATTEMPT`, and `TRACEPARENT` where traces are exported
+//! - `WEIR_IDEMPOTENCY_KEY`, which all attempts of the job share and no other job has
+//! - the variables that any program needs to run ([`PASSED_ON`])
+//! - the variables that the services file lists in `env`
+//!
+//! It contains no other variable of this process, and so none of its secrets.
+//!
+//! The program runs in a separate process group. At the time limit, at a cancellation and when this process stops, the
+//! group gets SIGTERM, and 10 s later SIGKILL. When the program exits, the rest of its group is killed a moment later.
+//! When this process is killed, [`watcher`] kills its programs, which it finds by `WEIR_PROCESS` in their environment.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -33,7 +39,7 @@ use super::watcher;
 use crate::config::service::Amount;
 use weir_ledger::holder::Holder;
 
-/// What a program gets of this process's environment, beside what the services file names.
+/// The variables of this process that every program gets, in addition to those that the services file lists.
 const PASSED_ON: [&str; 11] = [
     "PATH",
     "HOME",
@@ -48,16 +54,16 @@ const PASSED_ON: [&str; 11] = [
     "SSL_CERT_FILE",
 ];
 
-/// How long the output is read after the program has exited: something that it started may hold it open.
+/// How long to read the output after the program has exited. A process that it started may hold the pipe open.
 const OUTPUT_GRACE: Duration = Duration::from_millis(500);
 
-/// How long a program may take to stop after SIGTERM. Attempts are broken off a little later.
+/// How long a program may take to stop after SIGTERM. Attempts are aborted a little later.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// How often to check whether all of a program's group has stopped.
+/// How often to check whether a program's whole group has stopped.
 const STOP_CHECK: Duration = Duration::from_millis(50);
 
-/// As much of the standard error becomes the message.
+/// Maximum length of the message from standard error.
 const MAX_MESSAGE: usize = 2_000;
 
 pub(super) struct Exec {
@@ -71,33 +77,33 @@ impl Exec {
         Self { command, env, amount }
     }
 
-    /// What the program gets of this process's environment.
+    /// The variables of this process that the program gets.
     fn environment(&self) -> impl Iterator<Item = (&str, OsString)> {
         let names = PASSED_ON.into_iter().chain(self.env.iter().map(String::as_str));
         names.filter_map(|name| Some((name, std::env::var_os(name)?)))
     }
 }
 
-/// The process groups of the programs that run now.
+/// The process groups of the running programs.
 static GROUPS: LazyLock<Mutex<HashSet<Pid>>> = LazyLock::new(Mutex::default);
 
-/// Kills every program that runs, for a process that ends at once.
+/// Kills all running programs, for a process that ends at once.
 pub fn kill_programs() {
     let groups = GROUPS.lock();
     for group in &*groups {
         let _ = killpg(*group, Signal::SIGKILL);
     }
     watcher::dismiss();
-    // Nobody starts another one until the process is gone.
+    // Keeps the lock, so that no other program starts before the process ends.
     std::mem::forget(groups);
 }
 
-/// Kills the program's whole group when it goes out of scope, whichever way the attempt ended.
+/// Kills the program's whole group when it goes out of scope, however the attempt ended.
 struct Group(Pid);
 
 impl Group {
-    /// Starts a program in a group of its own. Whoever ends all programs waits until it is known: one that nobody knows of
-    /// would outlive this process.
+    /// Starts a program in a separate group. [`kill_programs`] waits until the program is registered, because an
+    /// unregistered one would outlive this process.
     fn start(command: &mut Command) -> std::io::Result<(Child, Option<Self>)> {
         let mut groups = GROUPS.lock();
         let child = command.process_group(0).spawn()?;
@@ -110,8 +116,8 @@ impl Group {
 }
 
 impl Group {
-    /// Asks the whole group to stop. Returns when nothing of it is left, or the grace is over; `exited` completes when
-    /// the program itself has exited.
+    /// Asks the whole group to stop. Returns when the group is empty or the grace period is over. `exited` completes
+    /// when the program itself has exited.
     async fn stop(&self, exited: impl Future<Output = ()>) {
         let _ = killpg(self.0, Signal::SIGTERM);
         let stopped = async {
@@ -126,7 +132,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Already gone is just as well.
+        // Fails when the group is gone already, which is fine.
         let _ = killpg(self.0, Signal::SIGKILL);
         GROUPS.lock().remove(&self.0);
     }
@@ -162,7 +168,7 @@ impl Exec {
                 finished = &mut talking => finished,
                 () = attempt.cancelled.cancelled() => {
                     if let Some(group) = &group {
-                        // Its output is read meanwhile: a program that cannot write cannot stop.
+                        // Its output is read meanwhile, because a program that cannot write cannot stop.
                         group.stop(async { drop(talking.await) }).await;
                     }
                     Err(HandlerError::Cancelled)
@@ -170,7 +176,7 @@ impl Exec {
             }
         };
         drop(group);
-        // Collected, so that no zombie process stays.
+        // Reaps the process, so that no zombie remains.
         let _ = child.wait().await;
         finished
     }
@@ -197,7 +203,7 @@ async fn talk(child: &mut Child, attempt: &Attempt) -> Result<Outcome, HandlerEr
     let input =
         serde_json::to_vec(&attempt.args).map_err(|error| HandlerError::Permanent(error.to_string()))?;
     let write = async move {
-        // A program need not read its input; that it closed the pipe is no fault.
+        // A program need not read its input, so a closed pipe is not an error.
         let _ = stdin.write_all(&input).await;
         drop(stdin);
         Ok(())
@@ -217,7 +223,7 @@ async fn talk(child: &mut Child, attempt: &Attempt) -> Result<Outcome, HandlerEr
                 child.wait().await.map_err(failed)?
             }
             exited = child.wait() => {
-                // What is still open is held by something that the program left behind.
+                // A process that the program left behind holds the rest open.
                 if let Ok(read) = tokio::time::timeout(OUTPUT_GRACE, streams).await {
                     read.map_err(failed)?;
                 }
@@ -241,29 +247,29 @@ async fn talk(child: &mut Child, attempt: &Attempt) -> Result<Outcome, HandlerEr
     Outcome::of_output(output)
 }
 
-/// Reads as much as an output may have, and a byte more if there is more.
+/// Reads up to the maximum size of an output, plus one byte if there is more.
 async fn start_of(mut stream: impl AsyncRead + Unpin, read: &mut Vec<u8>) -> std::io::Result<()> {
     (&mut stream)
         .take(MAX_OUTPUT as u64 + 1)
         .read_to_end(read)
         .await?;
-    // The rest is thrown away, so that the program does not wait for a reader for ever.
+    // The rest is discarded, so that the program does not block on a full pipe.
     tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
     Ok(())
 }
 
-/// Reads as much of the end as a message may have, without what it says of progress.
+/// Reads the end of standard error up to the length of a message, without the lines about progress.
 async fn end_of(
     mut stream: impl AsyncRead + Unpin,
     read: &mut Vec<u8>,
     progress: &Reporter,
 ) -> std::io::Result<()> {
-    // A character has four bytes at most, and the first one may be cut.
+    // A character has at most four bytes, and the first one may be truncated.
     const MAX_TAIL: usize = 4 * (MAX_MESSAGE + 1);
     let (mut lines, mut piece) = (ProgressLines::default(), Vec::with_capacity(4096));
     while stream.read_buf(&mut piece).await? > 0 {
-        if let Some(said) = lines.take(&piece, read) {
-            progress.report(said);
+        if let Some(reported) = lines.take(&piece, read) {
+            progress.report(reported);
         }
         piece.clear();
         if read.len() > MAX_TAIL {

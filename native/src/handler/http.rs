@@ -1,13 +1,22 @@
 //! `http`: an endpoint does the work.
 //!
-//! It is sent the job's arguments as JSON with `POST`, and the headers `Weir-Job-Id`, `Weir-Attempt` and
-//! `Idempotency-Key`, which is the job's in all attempts; and `traceparent`, where traces are exported. Where a secret is
-//! set, the request is signed by Standard Webhooks, and `Weir-Attempt-Token` is what the endpoint proves itself with when
-//! it says something of its own accord (`api/attempts.rs`). A 2xx answer is success: its body is the output, and a number
-//! `used` in it is what is charged; but 202 says that the endpoint answers later, at those routes. 400, 409, 410,
-//! 413 and 422 are final, and so is a problem document with `"retry": false`. Everything else is tried again, not before
-//! the answer's `Retry-After`: also 401, 403, 404 and 421, which endpoints answer while they are deployed. Redirects are not followed: arguments go where the configuration says and nowhere else. The connection
-//! is closed when the attempt is over before the answer is.
+//! Weir sends it the job's arguments as JSON with `POST`, and these headers:
+//!
+//! - `Weir-Job-Id` and `Weir-Attempt`
+//! - `Idempotency-Key`, which all attempts of the job share
+//! - `traceparent`, where traces are exported
+//! - where a secret is set, a signature by Standard Webhooks, and `Weir-Attempt-Token`, which authenticates the
+//!   endpoint's own requests (`api/attempts.rs`)
+//!
+//! A 2xx response is success: its body is the output, and a number `used` in it is the amount to charge. With 202, the
+//! endpoint answers later at those routes.
+//!
+//! 400, 409, 410, 413 and 422 are final, and so is a problem document with `"retry": false`. Everything else is
+//! retried, not before the response's `Retry-After`. That includes 401, 403, 404 and 421, which endpoints return during
+//! a deployment.
+//!
+//! Redirects are not followed: arguments go only to the configured URL. The connection is closed when the
+//! attempt is over before the response has arrived.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -25,10 +34,10 @@ use weir_ledger::holder::Holder;
 /// The header with the attempt's token.
 const TOKEN_HEADER: &str = "weir-attempt-token";
 
-/// As much of an error's body becomes the message.
+/// Maximum length of the message from an error's body.
 const MAX_MESSAGE: usize = 2_000;
 
-/// As much of an error's body is read.
+/// Maximum number of bytes read from an error's body.
 const MAX_ERROR: usize = 64 * 1024;
 
 pub(super) struct Http {
@@ -61,7 +70,7 @@ impl Http {
             .header("weir-attempt", attempt.attempt)
             .header("idempotency-key", attempt.key.to_string());
         if !self.secrets.is_empty() {
-            // Each request is a message of its own: what was received before is not to be dropped.
+            // Each request is a separate message, so that receivers do not drop it as a duplicate.
             let id = format!("msg_{}", Uuid::new_v4().simple());
             for (name, value) in outbound::headers(&self.secrets, &id, Timestamp::now(), &body) {
                 request = request.header(name, value);
@@ -76,7 +85,7 @@ impl Http {
         if let Some(place) = &attempt.traceparent {
             request = request.header("traceparent", place);
         }
-        // Its `Idempotency-Key` makes it safe to repeat.
+        // Its `Idempotency-Key` makes a repeated request safe.
         let request = request.body(body).build().map_err(failed)?;
         let response = outbound::send(&self.client, request).await.map_err(failed)?;
         let status = response.status();
@@ -109,7 +118,7 @@ impl Http {
             Some(error) => failed(error),
             None => HandlerError::Permanent(format!("the output is larger than {MAX_OUTPUT} bytes")),
         })?;
-        // 204 and the like.
+        // 204 and similar.
         let output: Value = if body.is_empty() {
             Value::Null
         } else {
@@ -134,7 +143,7 @@ impl Handler for Http {
     }
 }
 
-/// The request is at fault, and will be the next time too.
+/// The request itself is at fault, and would fail again.
 fn is_final(status: StatusCode) -> bool {
     [
         StatusCode::BAD_REQUEST,
@@ -153,18 +162,18 @@ fn is_problem(headers: &HeaderMap) -> bool {
     essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/problem+json"))
 }
 
-/// Whether problem details say that trying again will not help.
+/// Whether problem details rule out a retry.
 fn forbids_retry(body: &[u8]) -> bool {
     let problem: Value = serde_json::from_slice(body).unwrap_or_default();
     problem.get("retry") == Some(&Value::Bool(false))
 }
 
-/// The URL stays out of the message, which the job's owner reads.
+/// The message omits the URL, because the job's owner reads the message.
 fn failed(error: reqwest::Error) -> HandlerError {
     HandlerError::Failed(outbound::reason(error))
 }
 
-/// The body; or what broke it off, which is nothing when it is longer than that.
+/// The body, or the error that interrupted it: `None` when the body is longer than `most`.
 async fn read(mut response: Response, most: usize) -> Result<Vec<u8>, Option<reqwest::Error>> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(Some)? {

@@ -1,4 +1,4 @@
-//! Handlers: who does the work of a service.
+//! Handlers, which do the work of services.
 
 mod analysis;
 mod attempt;
@@ -21,7 +21,7 @@ pub use attempt_token::AttemptTokens;
 pub use exec::kill_programs;
 pub use watcher::{watch, watch_programs};
 
-/// The handler that a service is configured with.
+/// The handler in a service's configuration.
 #[must_use]
 pub fn of(service: &Service, pool: &ConnectionPool, secrets: &[Secret]) -> Arc<dyn Handler> {
     match &service.handler {

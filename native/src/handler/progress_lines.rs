@@ -2,23 +2,23 @@
 
 use weir_ledger::attempts::Progress;
 
-/// What such a line begins with.
+/// The prefix of such a line.
 const MARK: &[u8] = b"weir:progress ";
 
-/// A longer line is no such line.
+/// A longer line is not about progress.
 const MAX_LINE: usize = MARK.len() + 32 + Progress::MAX_MESSAGE;
 
-/// Takes the lines about progress out of a stream that comes piece by piece.
+/// Extracts the lines about progress from a stream that arrives in pieces.
 #[derive(Default)]
 pub(super) struct ProgressLines {
-    /// The start of a line that may be one.
+    /// The start of a line that may be about progress.
     line: Vec<u8>,
-    /// Whether the line under way is none.
+    /// Whether the current line is not about progress.
     passes: bool,
 }
 
 impl ProgressLines {
-    /// Adds to `rest` what of the next piece is no progress, and returns the last progress in it.
+    /// Appends the next piece to `rest` without its lines about progress. Returns the last progress in it.
     pub(super) fn take(&mut self, piece: &[u8], rest: &mut Vec<u8>) -> Option<Progress> {
         let mut last = None;
         for part in piece.split_inclusive(|byte| *byte == b'\n') {
@@ -46,21 +46,21 @@ impl ProgressLines {
         last
     }
 
-    /// The end of the stream: the start of a line is none.
+    /// Ends the stream: an incomplete line is not about progress.
     pub(super) fn end(mut self, rest: &mut Vec<u8>) {
         rest.append(&mut self.line);
     }
 }
 
 fn progress(line: &[u8]) -> Option<Progress> {
-    let said = std::str::from_utf8(line.strip_prefix(MARK)?).ok()?.trim();
-    let (fraction, message) = said.split_once(char::is_whitespace).unwrap_or((said, ""));
+    let text = std::str::from_utf8(line.strip_prefix(MARK)?).ok()?.trim();
+    let (fraction, message) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     let progress = Progress {
         fraction: fraction.parse().ok()?,
         message: Some(message.trim().to_owned()).filter(|message| !message.is_empty()),
     };
-    // PostgreSQL has no such letter.
-    let is_storable = !said.contains('\0');
+    // PostgreSQL cannot store this character.
+    let is_storable = !text.contains('\0');
     (is_storable && progress.check().is_ok()).then_some(progress)
 }
 
@@ -68,15 +68,17 @@ fn progress(line: &[u8]) -> Option<Progress> {
 mod tests {
     use super::*;
 
-    /// What is left of a text in pieces of that size, and the progress in it.
+    /// The rest of a text read in pieces of this size, and the progress in it.
     fn of(text: &str, size: usize) -> (String, Vec<(f64, Option<String>)>) {
-        let (mut lines, mut rest, mut said) = (ProgressLines::default(), Vec::new(), Vec::new());
+        let (mut lines, mut rest, mut reported) = (ProgressLines::default(), Vec::new(), Vec::new());
         for piece in text.as_bytes().chunks(size) {
-            said.extend(lines.take(piece, &mut rest));
+            reported.extend(lines.take(piece, &mut rest));
         }
         lines.end(&mut rest);
-        let said = said.into_iter().map(|said| (said.fraction, said.message));
-        (String::from_utf8(rest).unwrap(), said.collect())
+        let reported = reported
+            .into_iter()
+            .map(|reported| (reported.fraction, reported.message));
+        (String::from_utf8(rest).unwrap(), reported.collect())
     }
 
     #[test]
@@ -84,10 +86,10 @@ mod tests {
         let text =
             "warning: slow\nweir:progress 0.25 2 of 8 장\nweir:progress 1\r\nerror: weir:progress 0.5\nend";
         for size in [1, 2, 7, 14] {
-            let (rest, said) = of(text, size);
+            let (rest, reported) = of(text, size);
             assert_eq!(rest, "warning: slow\nerror: weir:progress 0.5\nend", "{size}");
             assert_eq!(
-                said,
+                reported,
                 [(0.25, Some("2 of 8 장".to_owned())), (1.0, None)],
                 "{size}"
             );
@@ -114,7 +116,7 @@ mod tests {
             assert_eq!(of(line, 3), (line.to_owned(), vec![]));
         }
         let long = format!("weir:progress 0.5 {}\nweir:progress 0.75\n", "x".repeat(5000));
-        let (rest, said) = of(&long, 64);
-        assert_eq!((rest.len(), said), (5000 + 19, vec![(0.75, None)]));
+        let (rest, reported) = of(&long, 64);
+        assert_eq!((rest.len(), reported), (5000 + 19, vec![(0.75, None)]));
     }
 }

@@ -1,4 +1,4 @@
-//! `specview`: turns the test cases of an analysis into a specification that people can read.
+//! `specview`: renders the test cases of an analysis as a readable specification.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -59,7 +59,8 @@ impl Specview {
         Self { pool }
     }
 
-    /// How many tests each of the holder's analyses found. Counted where they are stored: they may have megabytes.
+    /// The number of tests in each of the holder's analyses. The database counts them, because outputs may have
+    /// megabytes.
     async fn counts(
         &self,
         holder: Holder,
@@ -74,7 +75,7 @@ impl Specview {
         Ok(found.iter().map(count).collect())
     }
 
-    /// The tests that the holder's analysis found; `Err` says why there are none to render.
+    /// The tests that the holder's analysis found; `Err` explains why there are none to render.
     async fn tests(
         &self,
         holder: Holder,
@@ -95,7 +96,7 @@ fn unknown(analysis_id: i64) -> String {
     format!("there is no analysis {analysis_id} of yours; submit it again if it is old")
 }
 
-/// What an analysis found, if there is something to render; otherwise why there is not.
+/// The output of an analysis, if it can be rendered; otherwise the reason.
 fn renderable<T>(
     analysis_id: i64,
     state: Option<&str>,
@@ -130,7 +131,7 @@ impl Handler for Specview {
         let mut analyses = Vec::with_capacity(all.len());
         for (index, args) in all.iter().enumerate() {
             let arguments = arguments(args).map_err(|wants| (index, Refusal::Arguments(wants)))?;
-            // All who share an address would read each other's analyses.
+            // Otherwise clients that share an address could read each other's analyses.
             if holder.user_id.is_none() {
                 let wants =
                     "sign in to render a specification: an analysis belongs to the user who submitted it";
@@ -193,7 +194,7 @@ impl Handler for Specview {
     }
 }
 
-/// What makes two tests the same: the file and the name, not the line.
+/// The identity of a test: the file and the name, without the line.
 fn key(test: &TestCase) -> Vec<u8> {
     let mut hash = Sha256::new();
     hash.update(test.file.as_bytes());
@@ -202,7 +203,7 @@ fn key(test: &TestCase) -> Vec<u8> {
     hash.finalize().to_vec()
 }
 
-/// The words of a name, however it joins them: `snake_case`, `camelCase`, `TestName`, or plain text.
+/// The words of a name in any style: `snake_case`, `camelCase`, `TestName`, or plain text.
 fn words(name: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut word = String::new();
@@ -275,13 +276,14 @@ fn markdown(tests: &[TestCase], sentences: &[String], language: Language) -> Str
     text
 }
 
-/// Text that Markdown shows as it is: a test's name is no link, no image, no heading and no list, whatever it looks like.
+/// Escapes text, so that Markdown shows it unchanged: a test's name never becomes a link, an image, a heading or a
+/// list.
 fn escaped(text: &str) -> String {
     let text = text.trim();
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let mut safe = String::with_capacity(text.len());
     for (index, c) in text.char_indices() {
-        // What a list or a heading's underline would begin with.
+        // The characters that can start a list or a heading's underline.
         let begins_block = index == 0 && matches!(c, '-' | '+' | '=')
             || index == digits && digits > 0 && matches!(c, '.' | ')');
         let begins_link = c == ':' && text[index..].starts_with("://");
@@ -297,7 +299,7 @@ fn escaped(text: &str) -> String {
     safe
 }
 
-/// Text as code, between more backticks than it has in a row.
+/// Text as code, between more backticks than it contains in a row.
 fn code(text: &str) -> String {
     let text: String = text
         .chars()

@@ -1,11 +1,12 @@
 //! Kills the programs of a process that was killed itself.
 //!
-//! A process that gets SIGKILL cannot end its programs. So a process that runs programs starts `weir` a second time, as its
-//! watcher, and keeps one end of a pipe to it. The kernel closes the pipe when the process ends, however it ends. The watcher
-//! then kills every process that has the process's mark in its environment: the programs, and what they have started.
+//! A process that gets SIGKILL cannot end its programs. So a process that runs programs starts `weir` a second time, as
+//! its watcher, and keeps one end of a pipe to it. The kernel closes the pipe when the process ends for any reason. The
+//! watcher then kills every process that has the process's mark in its environment: the programs, and the processes
+//! that they started.
 //!
-//! The kernel can also send a signal when a parent ends (`PR_SET_PDEATHSIG`). It does so when the thread ends that started the
-//! program, and it leaves alone what the program has started.
+//! The kernel can also send a signal when a parent ends (`PR_SET_PDEATHSIG`). It does so when the thread that started
+//! the program ends, and it ignores processes that the program started.
 
 use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
@@ -19,17 +20,17 @@ use nix::unistd::{Pid, getpgid};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-/// The variable that has the mark.
+/// The variable that contains the mark.
 pub(super) const MARK: &str = "WEIR_PROCESS";
 
 /// The watcher's first argument; the mark follows.
 const ARGUMENT: &str = "watch-programs";
 
-/// Sent to a watcher that has nothing to do, since the process has ended its programs.
+/// Sent to a watcher when the process has ended its programs, so that the watcher has nothing to do.
 const DONE: &[u8] = b".";
 
-/// How often the watcher looks for programs, and how often in all: one that was just being started may not have its
-/// environment yet.
+/// The interval and the number of the watcher's scans. A program that was just starting may not have its environment
+/// yet.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 const LOOKS: u32 = 20;
 
@@ -44,7 +45,7 @@ static WATCHER: OnceLock<Watcher> = OnceLock::new();
 ///
 /// # Errors
 ///
-/// When the system starts no process.
+/// When the system cannot start a process.
 pub fn watch_programs() -> std::io::Result<()> {
     let mark = Uuid::new_v4().to_string();
     let child = Command::new(std::env::current_exe()?)
@@ -59,12 +60,12 @@ pub fn watch_programs() -> std::io::Result<()> {
         .process_group(0)
         .spawn()?;
     let child = Mutex::new(Some(child));
-    // A second one of a process would have no programs, and end with the pipe.
+    // A second watcher of a process would have no programs, and ends with the pipe.
     let _ = WATCHER.set(Watcher { mark, child });
     Ok(())
 }
 
-/// The mark of this process's programs; `None` where nothing watches.
+/// The mark of this process's programs; `None` without a watcher.
 pub(super) fn mark() -> Option<&'static str> {
     WATCHER.get().map(|watcher| watcher.mark.as_str())
 }
@@ -75,19 +76,19 @@ pub(super) fn dismiss() {
         return;
     };
     if let Some(mut pipe) = child.stdin.take() {
-        // It may have been killed.
+        // Fails if the watcher was killed.
         let _ = pipe.write_all(DONE);
     }
     let _ = child.wait();
 }
 
-/// Does what a watcher has to, and returns how it ended. `None` in any other process.
+/// Runs the watcher, and returns its exit status. `None` in any other process.
 #[must_use]
 pub fn watch() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let mark = arguments.next().filter(|argument| argument == ARGUMENT);
     let mark = mark.and_then(|_| arguments.next())?;
-    // It ends after the process, so it takes no signal that ends both.
+    // It ends after the process, so it blocks the signals that would end both.
     let ending = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
     let _ = ending.into_iter().collect::<SigSet>().thread_block();
     if std::io::stdin().read_exact(&mut [0; DONE.len()]).is_err() {
@@ -109,13 +110,13 @@ fn kill_marked(mark: &OsString) {
         let Some(id) = process.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        // Those of other users cannot be read.
+        // The processes of other users cannot be read.
         let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
         if !environment.split(|byte| *byte == 0).any(|one| one == variable) {
             continue;
         }
         let id = Pid::from_raw(id);
-        // A program leads its group. Others in it may have another environment.
+        // A program leads its group. Other processes in it may have another environment.
         if getpgid(Some(id)) == Ok(id) {
             let _ = killpg(id, Signal::SIGKILL);
         }

@@ -41,6 +41,7 @@ export const cleanPaths: string[] = [
   "ledger",
   "native/tests",
   "native/src/config",
+  "native/src/handler",
   "native/src/work",
   "policy/src",
   "scripts/lib",

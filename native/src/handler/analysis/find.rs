@@ -1,10 +1,10 @@
-//! Finds what is declared as a test in one file.
+//! Finds the tests declared in one file.
 
 use serde::{Deserialize, Serialize};
 
 use super::frameworks::Pattern;
 
-/// A longer name is cut, in bytes: each test found repeats the names of the suites around it.
+/// A longer name is truncated, in bytes, because each test repeats the names of its suites.
 pub(super) const MAX_NAME: usize = 512;
 
 /// A test case.
@@ -12,20 +12,20 @@ pub(super) const MAX_NAME: usize = 512;
 pub(crate) struct TestCase {
     /// The path of its file.
     pub(crate) file: String,
-    /// Its name, with the suites around it: `suite > name`.
+    /// Its name, prefixed by its suites: `suite > name`.
     pub(crate) name: String,
     /// The line where it is declared, from 1.
     pub(crate) line: usize,
 }
 
-/// The tests found take more than a job may keep.
+/// The tests exceed the maximum size of an output.
 pub(super) struct TooMuch;
 
 fn indentation(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// Adds the test cases of one file. What their texts take is taken off `left`.
+/// Adds the test cases of one file. The size of their texts is subtracted from `left`.
 pub(super) fn scan(
     path: &str,
     content: &str,
@@ -96,7 +96,7 @@ pub(super) fn scan(
     Ok(())
 }
 
-/// At most [`MAX_NAME`] bytes of a name, the end of it: that is the test's own.
+/// At most the last [`MAX_NAME`] bytes of a name, because the test's name is at the end.
 pub(super) fn shortened(name: String) -> String {
     if name.len() <= MAX_NAME {
         return name;
@@ -108,7 +108,7 @@ pub(super) fn shortened(name: String) -> String {
     format!("…{}", &name[from..])
 }
 
-/// The name in whichever of the groups matched.
+/// The name from the group that matched.
 fn captured(found: &regex::Captures<'_>) -> Option<String> {
     let text = ["name", "sub", "a", "b", "c"]
         .iter()

@@ -4,13 +4,13 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// How one framework writes a test.
+/// A framework's syntax for tests.
 pub(super) struct Pattern {
     /// Group `name` is the test's name.
     pub(super) test: Regex,
-    /// Group `name` is a suite's name; the indentation tells what is inside it.
+    /// Group `name` is a suite's name. The indentation shows which tests it contains.
     pub(super) suite: Option<Regex>,
-    /// A line that must stand above the test's, with nothing but attributes and comments in between.
+    /// A line that must precede the test, with only attributes and comments in between.
     pub(super) marker: Option<Regex>,
 }
 
@@ -76,7 +76,7 @@ static RUBY: LazyLock<Pattern> = LazyLock::new(|| {
     }
 });
 
-/// The framework and the pattern of a file; the path's ending tells the language. `None` for one that is not known.
+/// A file's framework and pattern. The path's extension selects the language. `None` for an unknown one.
 pub(super) fn language(path: &str, content: &str) -> Option<(&'static str, &'static Pattern)> {
     let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
     let ending = name

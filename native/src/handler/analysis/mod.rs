@@ -1,7 +1,7 @@
 //! `analyze`: finds the test cases in source files.
 //!
-//! It reads the way test frameworks declare tests, line by line: no compiler, no parser per language. That finds
-//! what people write and stays fast on files that do not even compile.
+//! It matches the declarations of test frameworks line by line, without a compiler or a parser per language. That finds
+//! common declarations, and is fast even on files that do not compile.
 
 mod find;
 mod frameworks;
@@ -17,21 +17,21 @@ use find::{TooMuch, scan};
 use frameworks::language;
 use weir_ledger::holder::Holder;
 
-/// More files than this are refused.
+/// Maximum number of files.
 const MAX_FILES: usize = 500;
 
-/// A longer path is refused, in bytes: each test found repeats it.
+/// Maximum length of a path, in bytes, because each test repeats it.
 const MAX_PATH: usize = 512;
 
-/// What the tests found may take, in bytes of paths and names. Beyond it the job ends with an error, before it has
-/// taken the memory of everybody else.
+/// Maximum size of the paths and names of all tests, in bytes. Above it the job fails before it exhausts the memory
+/// that other jobs need.
 const MAX_TEXT: usize = MAX_OUTPUT / 2;
 
 pub(super) use find::TestCase;
 
 pub(super) struct Analysis;
 
-/// The arguments; what else a job carries (`owner`, `repo`, `commit_sha`, `user_id`) is not looked at.
+/// The arguments. The other members of a job (`owner`, `repo`, `commit_sha`, `user_id`) are ignored.
 #[derive(Deserialize)]
 struct Arguments {
     files: Vec<File>,
@@ -78,7 +78,7 @@ impl Handler for Analysis {
 
     async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
         let arguments = arguments(&attempt.args).map_err(HandlerError::Permanent)?;
-        // Big inputs must not hold up the other jobs of this thread.
+        // Large inputs must not block the other jobs of this thread.
         let found = tokio::task::spawn_blocking(move || {
             let mut frameworks = BTreeSet::new();
             let mut tests = Vec::new();
