@@ -1,19 +1,19 @@
-//! Which addresses are public: those that the registries of special-purpose addresses (RFC 6890) do not say otherwise of.
+//! Public addresses: those that the registries of special-purpose addresses (RFC 6890) do not list as special.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
-/// IPv4 that is not globally reachable, and multicast.
+/// IPv4 addresses that are not globally reachable, and multicast.
 static SPECIAL_V4: LazyLock<Vec<Ipv4Net>> = LazyLock::new(|| {
     [
         ([0, 0, 0, 0], 8),
         ([10, 0, 0, 0], 8),
-        // Carriers' own (RFC 6598).
+        // Carrier-grade NAT (RFC 6598).
         ([100, 64, 0, 0], 10),
         ([127, 0, 0, 0], 8),
-        // Where clouds tell machines their credentials.
+        // Link-local, including the metadata services of clouds, which hand out credentials.
         ([169, 254, 0, 0], 16),
         ([172, 16, 0, 0], 12),
         ([192, 0, 0, 0], 24),
@@ -30,13 +30,13 @@ static SPECIAL_V4: LazyLock<Vec<Ipv4Net>> = LazyLock::new(|| {
     .to_vec()
 });
 
-/// IPv6 outside of this is not assigned, or not global.
+/// IPv6 addresses outside of this range are unassigned or not global.
 static GLOBAL_V6: LazyLock<Ipv6Net> = LazyLock::new(|| net([0x2000, 0, 0, 0, 0, 0, 0, 0], 3));
 
-/// And within it, what is not globally reachable, or leads to some IPv4 address.
+/// Within it, addresses that are not globally reachable or lead to an IPv4 address.
 static SPECIAL_V6: LazyLock<Vec<Ipv6Net>> = LazyLock::new(|| {
     vec![
-        // Teredo, benchmarks, ORCHID, and whatever else protocols have there.
+        // Teredo, benchmarks, ORCHID, and other protocol assignments.
         net([0x2001, 0, 0, 0, 0, 0, 0, 0], 23),
         net([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32),
         // 6to4.
@@ -45,14 +45,14 @@ static SPECIAL_V6: LazyLock<Vec<Ipv6Net>> = LazyLock::new(|| {
     ]
 });
 
-/// NAT64 (RFC 6052): IPv4, of which the last four bytes are.
+/// NAT64 (RFC 6052): the last four bytes are an IPv4 address.
 static NAT64: LazyLock<Ipv6Net> = LazyLock::new(|| net([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96));
 
 fn net(segments: [u16; 8], length: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::from(segments), length)
 }
 
-/// Whether everybody on the internet can reach it.
+/// Whether the whole internet can reach the address.
 pub(super) fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => !SPECIAL_V4.iter().any(|net| net.contains(&address)),

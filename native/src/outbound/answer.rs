@@ -1,4 +1,4 @@
-//! What is read of answers, which may be anything: as much as is wanted and no more.
+//! Reads responses, which may contain anything, up to a limit.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use reqwest::Response;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
-/// The start of a body, as far as it came.
+/// The start of a body, up to `most` bytes or the first error.
 pub async fn start_of(mut response: Response, most: usize) -> Vec<u8> {
     let mut body = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {
@@ -19,7 +19,7 @@ pub async fn start_of(mut response: Response, most: usize) -> Vec<u8> {
     body
 }
 
-/// Why a request failed, without its URL, which may hold what others must not read.
+/// Why a request failed. The URL is left out, because it may contain secrets.
 #[must_use]
 pub fn reason(error: reqwest::Error) -> String {
     let error = error.without_url();
@@ -32,7 +32,7 @@ pub fn reason(error: reqwest::Error) -> String {
     message
 }
 
-/// How long a server asks to be left alone, which it says in seconds or as a date.
+/// The wait that a server requests, in seconds or as a date.
 #[must_use]
 pub fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();

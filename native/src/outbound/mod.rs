@@ -1,8 +1,11 @@
-//! Requests to places that somebody else chose: endpoints of handlers, receivers of webhooks.
+//! Requests to URLs that Weir's users configure: endpoints of handlers and receivers of webhooks.
 //!
-//! Two things are the same for all of them. A request goes where its URL says and nowhere else: no redirect is
-//! followed, no proxy is asked, and an address inside of a private network is refused unless that is allowed. And who
-//! receives it can tell that Weir sent it: it is signed by [Standard Webhooks](https://www.standardwebhooks.com).
+//! All of them share two rules:
+//!
+//! - A request goes only to its URL. Redirects are not followed and proxies are not used. Addresses inside private
+//!   networks are refused unless they are allowed.
+//! - The receiver can verify that Weir sent it, because it is signed by [Standard
+//!   Webhooks](https://www.standardwebhooks.com).
 
 mod address;
 mod answer;
@@ -26,42 +29,43 @@ pub use signature::{InvalidSecret, Secret, headers};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Which addresses may be connected to.
+/// The addresses that Weir may connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Those that everybody on the internet can reach.
+    /// Addresses that the whole internet can reach.
     Public,
-    /// Private networks and this machine, too.
+    /// Also private networks and this machine.
     Private,
 }
 
 impl Reach {
-    /// As a setting says whether private networks are allowed.
+    /// From a setting that allows private networks or not.
     #[must_use]
     pub fn of(private: bool) -> Self {
         if private { Self::Private } else { Self::Public }
     }
 }
 
-/// Why a URL is not one to send requests to.
+/// Why Weir must not send requests to a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreachable {
-    /// It is of another scheme.
+    /// Its scheme is not supported.
     #[error("the URL has to begin with https:// or http://")]
     Scheme,
-    /// It holds a user name or a password, which logs and lists would show.
+    /// It contains a user name or a password, which logs and lists would show.
     #[error("the URL must not hold a user name or a password")]
     Credentials,
-    /// It leads into a private network.
+    /// It leads to a private network.
     #[error("the URL leads into a private network, which is not allowed")]
     Private,
 }
 
-/// Whether a URL may be sent requests to, as far as its text tells. What its name resolves to is looked at whenever
-/// there is a connection to be made, by [`client`]; an address that is written out is looked at here alone.
+/// Whether Weir may send requests to a URL, judged by its text. [`client`] checks the addresses of a host name at each
+/// connection. An address in the URL itself is checked only here.
 ///
 /// # Errors
-/// What is wrong with it.
+///
+/// The problem with the URL.
 pub fn check(url: &Url, reach: Reach) -> Result<(), Unreachable> {
     if !["https", "http"].contains(&url.scheme()) {
         return Err(Unreachable::Scheme);
@@ -80,11 +84,11 @@ pub fn check(url: &Url, reach: Reach) -> Result<(), Unreachable> {
     }
 }
 
-/// A client that follows no redirects and reaches only as far as it may. Every URL must have passed [`check`].
+/// A client that follows no redirects and connects only within `reach`. Every URL must have passed [`check`].
 #[must_use]
 pub fn client(reach: Reach) -> Client {
     http_client::build(|builder| {
-        // A proxy would resolve names itself, and see what is sent.
+        // A proxy would resolve names itself, and see the requests.
         let builder = builder
             .redirect(Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
@@ -97,8 +101,8 @@ pub fn client(reach: Reach) -> Client {
     })
 }
 
-/// Resolves as the platform does, and leaves out what is not public. Here and not before the request: a name may
-/// resolve to something else the next time.
+/// Resolves as the platform does, and drops addresses that are not public. This happens at the connection and not
+/// before the request, because a name may resolve differently the next time.
 #[derive(Clone, Copy, Debug)]
 struct PublicOnly;
 

@@ -1,4 +1,4 @@
-//! Requests over kept connections. A server may close an idle connection at the moment at which a request is sent.
+//! Requests over kept-alive connections. A server may close an idle connection at the moment that a request is sent.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 use reqwest::{Client, Request, Response};
 use tower::{Layer, Service};
 
-/// A connection that was idle at the server is found closed within about a round trip. A connection that ends later had
-/// received the request: the server may have worked on it, and crashed.
+/// A connection that the server closed as idle is found closed within about a round trip. If it ends later, the server
+/// had received the request, and may have worked on it before crashing.
 const IDLE_CLOSE: Duration = Duration::from_secs(2);
 
 tokio::task_local! {
-    /// Whether the request that this task sends needed a new connection.
+    /// Whether the current task's request needed a new connection.
     static CONNECTED: AtomicBool;
 }
 
-/// Sends a request that is safe to repeat. It is sent once more when the server closed a kept connection without an
-/// answer within 2 s. A request over a new connection is not: that connection was not idle.
+/// Sends a request that is safe to repeat. It is sent once more when the server closed a kept-alive connection without
+/// a response within 2 s. A request over a new connection is not repeated, because that connection was not idle.
 ///
 /// # Errors
 ///
-/// As the client has it.
+/// As returned by the client.
 pub async fn send(client: &Client, request: Request) -> reqwest::Result<Response> {
     let again = request.try_clone();
     let started = Instant::now();
@@ -43,7 +43,7 @@ pub async fn send(client: &Client, request: Request) -> reqwest::Result<Response
     }
 }
 
-/// Whether the connection ended before there was an answer.
+/// Whether the connection ended before a response arrived.
 fn is_closed(error: &reqwest::Error) -> bool {
     let error: &(dyn std::error::Error + 'static) = error;
     std::iter::successors(Some(error), |error| error.source()).any(|cause| {
@@ -57,11 +57,11 @@ fn is_closed(error: &reqwest::Error) -> bool {
     })
 }
 
-/// Notes when a request needs a new connection.
+/// Records when a request needs a new connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NoteConnections;
 
-/// A connector that does.
+/// A connector that records it.
 #[derive(Clone, Debug)]
 pub(super) struct Noting<S>(S);
 
@@ -83,7 +83,7 @@ impl<S: Service<R>, R> Service<R> for Noting<S> {
     }
 
     fn call(&mut self, request: R) -> S::Future {
-        // Outside of `send`, the note has no reader.
+        // Outside of `send`, there is nothing to record to.
         let _ = CONNECTED.try_with(|connected| connected.store(true, Ordering::Relaxed));
         self.0.call(request)
     }

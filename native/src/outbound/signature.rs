@@ -1,5 +1,5 @@
-//! Signatures by Standard Webhooks: HMAC-SHA256 over id, time and body, so that nothing of a request can be exchanged
-//! and none can be sent again later.
+//! Signatures by Standard Webhooks: HMAC-SHA256 over id, time and body. No part of a request can be replaced, and an
+//! old request cannot be replayed.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
@@ -12,10 +12,10 @@ use sha2::Sha256;
 
 const PREFIX: &str = "whsec_";
 
-/// What a secret may have, in bytes (Standard Webhooks: between 24 and 64).
+/// Allowed lengths of a secret, in bytes (Standard Webhooks: between 24 and 64).
 const LENGTHS: std::ops::RangeInclusive<usize> = 24..=64;
 
-/// What sender and receiver share: `whsec_` and Base64 of 24 to 64 bytes.
+/// A secret that sender and receiver share: `whsec_` and Base64 of 24 to 64 bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
@@ -27,7 +27,7 @@ pub struct Secret(Vec<u8>);
 pub struct InvalidSecret;
 
 impl Secret {
-    /// A new one.
+    /// Generates a secret.
     #[must_use]
     pub fn random() -> Self {
         Self(rand::random::<[u8; 32]>().to_vec())
@@ -61,14 +61,14 @@ impl FromStr for Secret {
     }
 }
 
-/// Never the secret itself.
+/// Hides the secret.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("whsec_…")
     }
 }
 
-/// The three headers of a signed request. With more than one secret, as while they are exchanged, it has a signature
+/// The three headers of a signed request. During a rotation there are several secrets, and the request has a signature
 /// by each.
 #[must_use]
 pub fn headers(secrets: &[Secret], id: &str, now: Timestamp, body: &[u8]) -> [(&'static str, String); 3] {

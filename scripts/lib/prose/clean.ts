@@ -42,6 +42,7 @@ export const cleanPaths: string[] = [
   "native/tests",
   "native/src/config",
   "native/src/handler",
+  "native/src/outbound",
   "native/src/work",
   "policy/src",
   "scripts/lib",
