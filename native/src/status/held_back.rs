@@ -5,30 +5,30 @@ use weir_ledger::read::lanes::LaneWaiting;
 
 use super::lanes::LaneState;
 
-/// What holds a lane back.
+/// The reason why a lane's jobs wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldBack {
-    /// Somebody has paused its queue.
+    /// An operator has paused its queue.
     Paused,
-    /// Jobs wait, and no living process has workers for them.
+    /// Jobs wait, and no running process has workers for them.
     NoWorkers,
-    /// Jobs could run, and all workers are busy.
+    /// Jobs are ready, and all workers are busy.
     WorkersBusy,
-    /// Jobs could run, and there are workers: they are about to be claimed.
+    /// Jobs are ready, and there are idle workers, so the jobs are about to be claimed.
     BeingClaimed,
-    /// All that wait are jobs of holders who use all of their slots.
+    /// All waiting jobs belong to holders without a free slot.
     HoldersAtLimit,
-    /// All that wait have failed, and are tried again later.
+    /// All waiting jobs have failed and wait for a retry.
     RetryLater,
-    /// All that wait have their time later.
+    /// All waiting jobs are scheduled for later.
     ScheduledLater,
-    /// Nothing waits.
+    /// No jobs wait.
     NothingWaits,
 }
 
 impl HeldBack {
-    /// In words.
+    /// A short label.
     #[must_use]
     pub fn as_words(self) -> &'static str {
         match self {

@@ -76,18 +76,18 @@ pub struct LaneState {
 }
 
 impl LaneState {
-    /// How many workers are busy.
+    /// The number of busy workers.
     #[must_use]
     pub fn busy(&self) -> i64 {
         self.running - self.outstanding
     }
 }
 
-/// Looks at the database.
+/// Reads the live view from the database.
 ///
 /// # Errors
 ///
-/// When it cannot be asked.
+/// When the database is unavailable.
 pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Result<Lanes, DatabaseError> {
     let (jobs, slots, workers, paused) = tokio::try_join!(
         read::jobs(client),
@@ -130,7 +130,7 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
         lanes.slots_in_use += row.slots_in_use;
         lanes.parked += row.parked;
         lanes.oldest_turn_ms = lanes.oldest_turn_ms.max(row.oldest_turn_ms);
-        // Slots are counted by meter; the first service that is counted so shows them.
+        // Slots are counted by meter. The first service with this meter shows them.
         if let Some(service) = services.iter().find(|service| service.meter == row.meter)
             && let Some(state) = lanes.services.get_mut(&service.name)
         {

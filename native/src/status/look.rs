@@ -1,18 +1,18 @@
-//! How often the database is asked what is going on, however many want to know.
+//! How often the database is queried for the status, however many clients request it.
 
 use std::time::Duration;
 
-/// What was found is shown for this long at least.
+/// Minimum time for which a result is cached.
 const SHOWN_FOR: Duration = Duration::from_secs(1);
 
-/// And for this many times as long as it took to find it: a look counts what waits, which may be a million jobs, and is
-/// not to take more than a twentieth of the time.
+/// A result is also cached for this many times the duration of its query. The query counts waiting jobs, of which there
+/// may be a million, and must not take more than a twentieth of the time.
 const TIMES_AS_LONG: u32 = 20;
 
-/// But for this long at most.
+/// Maximum time for which a result is cached.
 const MAX_INTERVAL: Duration = Duration::from_secs(10);
 
-/// For how long what a look found is shown before somebody looks again.
+/// How long a result is cached after a query that lasted `took`.
 #[must_use]
 pub fn shown_for(took: Duration) -> Duration {
     (took * TIMES_AS_LONG).clamp(SHOWN_FOR, MAX_INTERVAL)

@@ -1,4 +1,4 @@
-//! What is going on: lanes, pools, slots, parked jobs.
+//! The status: lanes, pools, slots, parked jobs.
 
 mod held_back;
 mod lanes;

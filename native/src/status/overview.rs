@@ -1,4 +1,4 @@
-//! What an operator asks first: who leads, how much gets done, and what holds each lane back.
+//! The operator's overview: the leader, the throughput, and the reason why each lane's jobs wait.
 
 use std::collections::BTreeMap;
 
@@ -14,27 +14,27 @@ use super::lanes::{Lanes, lanes};
 use super::vacuum::Vacuum;
 use crate::config::service::Service;
 
-/// The live view with what only an operator sees.
+/// The live view, plus details for operators.
 #[derive(Clone, Debug, Serialize)]
 pub struct Overview {
     /// The lanes.
     #[serde(flatten)]
     pub lanes: Lanes,
-    /// When this was looked up, by the database's clock.
+    /// When the database was queried, by its clock.
     pub at: Timestamp,
-    /// Who leads River; null is nobody.
+    /// River's leader; null when there is none.
     pub leader: Option<Leader>,
     /// The process that runs Weir's maintenance, or null.
     pub maintenance: Option<Maintenance>,
-    /// The failover or restore that the database has been through last; null is none.
+    /// The last failover or restore of the database; null when there was none.
     pub failover: Option<Failover>,
-    /// What holds back vacuum, and what that costs.
+    /// The causes and effects of delayed vacuum.
     pub vacuum: Vacuum,
-    /// What ended within the last minute.
+    /// Jobs that ended within the last minute.
     pub last_minute: LastMinute,
-    /// Jobs that have failed and are tried again.
+    /// Jobs that have failed and wait for a retry.
     pub retrying: i64,
-    /// What holds each lane back, by service and lane.
+    /// Why each lane's jobs wait, by service and lane.
     pub held_back: BTreeMap<String, BTreeMap<&'static str, HeldBack>>,
 }
 
@@ -43,9 +43,9 @@ pub struct Overview {
 pub struct Leader {
     /// The client's id.
     pub id: String,
-    /// Whether it is another client than Weir's.
+    /// Whether it belongs to a client other than Weir's.
     pub foreign: bool,
-    /// Since when.
+    /// When it was elected.
     pub elected_at: Timestamp,
 }
 
@@ -54,11 +54,11 @@ pub struct Leader {
 pub struct Maintenance {
     /// Its host and process id.
     pub process: String,
-    /// Since when.
+    /// When it took the lease.
     pub since: Timestamp,
 }
 
-/// When the database came to its timeline.
+/// When the database reached its current timeline.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Failover {
     /// PostgreSQL's number of the timeline.
@@ -67,30 +67,30 @@ pub struct Failover {
     pub seen_at: Timestamp,
 }
 
-/// Jobs that ended within the last minute, of all services.
+/// Jobs of all services that ended within the last minute.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct LastMinute {
-    /// With success.
+    /// Jobs that succeeded.
     pub completed: i64,
-    /// Cancelled.
+    /// Jobs that were cancelled.
     pub cancelled: i64,
-    /// Without success, after their last attempt.
+    /// Jobs that failed their last attempt.
     pub failed: i64,
 }
 
 impl LastMinute {
-    /// All of them.
+    /// The total.
     #[must_use]
     pub fn finished(self) -> i64 {
         self.completed + self.cancelled + self.failed
     }
 }
 
-/// Looks at the database.
+/// Reads the overview from the database.
 ///
 /// # Errors
 ///
-/// When it cannot be asked.
+/// When the database is unavailable.
 pub async fn overview(client: &Client, services: &[Service]) -> Result<Overview, DatabaseError> {
     let queues: Vec<String> = services
         .iter()

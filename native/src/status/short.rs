@@ -1,4 +1,4 @@
-//! Numbers and durations in few characters.
+//! Short forms of numbers and durations.
 
 /// A count in at most five characters.
 pub(crate) fn number(count: i64) -> String {
@@ -20,7 +20,7 @@ pub(crate) fn number(count: i64) -> String {
     format!("{scaled}.{tenths}E")
 }
 
-/// A rate from a minute's count, with a digit behind the point while it is small.
+/// A rate computed from a minute's count, with one decimal while it is small.
 pub(crate) fn per_second(in_a_minute: i64) -> String {
     if in_a_minute < 6000 {
         let tenths = (in_a_minute + 3) / 6;

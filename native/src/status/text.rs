@@ -1,4 +1,4 @@
-//! The status as text of at most 60 columns, whatever the numbers are.
+//! The status as text of at most 60 columns, whatever the numbers.
 
 use std::fmt::Write as _;
 
@@ -11,13 +11,13 @@ use super::overview::Overview;
 use super::short::{duration, number, per_second, slots};
 use super::user::UserStatus;
 
-/// Half of a laptop's screen, and all of a phone's.
+/// Fits half of a laptop's screen, and a phone's whole screen.
 const WIDTH: usize = 60;
 
 /// The width of the labels at the start of lines.
 const LABEL: usize = 13;
 
-/// The overview: a few lines on the whole, and a table for each service. `leads_river`: whether Weir may lead River.
+/// The overview: a few lines in total, and a table for each service. `leads_river`: whether Weir may lead River.
 #[must_use]
 pub fn overview_text(status: &Overview, leads_river: bool) -> String {
     let minute = status.last_minute;
@@ -121,7 +121,7 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
     text
 }
 
-/// Busy workers of all, and what runs without one.
+/// Busy workers out of all, and attempts that run without one.
 fn busy(lane: &LaneState) -> String {
     let busy = format!("{}/{}", number(lane.busy()), number(lane.workers));
     match lane.outstanding {
@@ -156,7 +156,7 @@ pub fn user_text(status: &UserStatus) -> String {
             Some(limit) => format!("{} of {}", number(share.slots_in_use), number(limit.into())),
             None => number(share.slots_in_use),
         };
-        // Exact, however long: they are what is paid for.
+        // Exact at any length, because users pay for these amounts.
         let quota = format!("{} used, {} reserved", share.used, share.reserved);
         let limit = share
             .limit
@@ -181,7 +181,7 @@ pub fn user_text(status: &UserStatus) -> String {
     text
 }
 
-/// A sentence in lines that fit, too, as far as its words do.
+/// A sentence broken into lines that fit, as far as its words allow.
 #[must_use]
 pub fn wrapped(sentence: &str) -> String {
     let mut text = String::new();
@@ -201,7 +201,7 @@ pub fn wrapped(sentence: &str) -> String {
     text
 }
 
-/// The beginning of a name that may be too long.
+/// The start of a name that may be too long.
 fn cut(name: &str, width: usize) -> String {
     if name.chars().count() <= width {
         return name.to_owned();

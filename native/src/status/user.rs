@@ -18,51 +18,51 @@ use weir_policy::subject::Subject;
 pub struct UserStatus {
     /// The user's id.
     pub user: Uuid,
-    /// The text that names the user in tokens; null when that is the id.
+    /// The user's name in tokens; null when that is the id.
     pub subject: Option<String>,
-    /// Whether there is such a user: one with a subscription, or in whose name something was submitted.
+    /// Whether the user exists: has a subscription, or has submitted something.
     pub known: bool,
-    /// The plan now; a user who was never seen is on the default one.
+    /// The current plan. An unknown user is on the default plan.
     pub tier: String,
     /// The start of the billing period.
     pub period_start: Timestamp,
     /// The end of the billing period.
     pub period_end: Timestamp,
-    /// By meter.
+    /// The user's shares by meter.
     pub meters: Vec<UserShare>,
 }
 
-/// What a user has of one meter.
+/// A user's share of one meter.
 #[derive(Clone, Debug, Serialize)]
 pub struct UserShare {
     /// The meter's name.
     pub meter: &'static str,
-    /// Jobs that are worked on.
+    /// Jobs that are running.
     pub running: i64,
-    /// Jobs that hold a slot, those that wait for a worker included.
+    /// Jobs that hold a slot, including those that wait for a worker.
     pub slots_in_use: i64,
     /// The plan's slots; null when the database counts none (`FAIRNESS_ENABLED=false`, `FAIRNESS_SCOPE=process`).
     pub slot_limit: Option<u32>,
     /// Jobs that wait for a slot.
     pub parked: i64,
-    /// Of the quota, held by unfinished jobs.
+    /// The part of the quota that unfinished jobs reserve.
     pub reserved: i64,
-    /// Of the quota, charged in this period.
+    /// The part of the quota charged in this period.
     pub used: i64,
-    /// The quota; null is unlimited.
+    /// The quota; null means unlimited.
     pub limit: Option<i64>,
-    /// The shorter windows in which the plan has a limit.
+    /// The shorter windows with a limit in the plan.
     pub windows: Vec<WindowShare>,
 }
 
-/// What a user has of a meter in a window shorter than the billing period.
+/// A user's share of a meter in a window shorter than the billing period.
 #[derive(Clone, Debug, Serialize)]
 pub struct WindowShare {
     /// `day`, `hour` or `minute`.
     pub window: Span,
-    /// Of the quota, held by unfinished jobs.
+    /// The part of the quota that unfinished jobs reserve.
     pub reserved: i64,
-    /// Of the quota, charged in this window.
+    /// The part of the quota charged in this window.
     pub used: i64,
     /// The quota.
     pub limit: Option<i64>,
@@ -79,11 +79,11 @@ impl WindowShare {
     }
 }
 
-/// Looks a user up.
+/// Reads a user's status from the database.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database is unavailable.
 pub async fn user(
     client: &Client,
     subject: &Subject,

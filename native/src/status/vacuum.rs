@@ -1,4 +1,4 @@
-//! What holds back vacuum, and what that costs.
+//! The causes and effects of delayed vacuum.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use weir_ledger::read::horizon::{self, Snapshot};
 
 use super::short::{duration, number};
 
-/// What holds back vacuum, and what that costs.
+/// The causes and effects of delayed vacuum.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Vacuum {
     /// Whether Weir's role sees the snapshots of all sessions and of standbys. Otherwise, older ones may exist.
     pub sees_all: bool,
     /// The oldest snapshot of each kind of holder, the oldest first.
     pub snapshots: Vec<Snapshot>,
-    /// The age of the database's oldest row that is not frozen, in transactions. PostgreSQL stops at two billion.
+    /// The age in transactions of the database's oldest row that is not frozen. PostgreSQL stops at two billion.
     pub wraparound: i64,
     /// Rows that vacuum has not removed yet, by table.
     pub dead_rows: BTreeMap<String, i64>,
@@ -27,11 +27,11 @@ pub struct Vacuum {
 }
 
 impl Vacuum {
-    /// Reads what the server keeps in memory.
+    /// Reads the server's in-memory statistics.
     ///
     /// # Errors
     ///
-    /// When the database cannot be asked.
+    /// When the database is unavailable.
     pub async fn read(client: &Client) -> Result<Self, DatabaseError> {
         let (mut snapshots, state, dead_rows) = tokio::try_join!(
             horizon::snapshots(client),
@@ -58,19 +58,19 @@ impl Vacuum {
     }
 }
 
-/// A snapshot is worth its holder's name from this age on.
+/// The minimum age at which a snapshot is reported with its holder.
 const OLD_SECONDS: f64 = 60.0;
 const OLD_TRANSACTIONS: i64 = 100_000;
 
 /// PostgreSQL freezes rows long before this age.
 const NEAR_WRAPAROUND: i64 = 500_000_000;
 
-/// A standby that is this many seconds behind is worth a line, and as much WAL.
+/// The minimum lag of a standby, and the minimum amount of retained WAL, that are reported.
 const FAR_BEHIND: f64 = 10.0;
 const MUCH_WAL: f64 = 1e9;
 
 impl Vacuum {
-    /// In short lines: always one, and more where vacuum is held back.
+    /// Short lines: always one, and more when vacuum is delayed.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let oldest = self.snapshots.first();
