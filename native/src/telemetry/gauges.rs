@@ -1,4 +1,4 @@
-//! Gauges: what the database knows about all processes together, looked up when somebody scrapes.
+//! Gauges: the database's counts over all processes, queried at each scrape.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use weir_ledger::catalogue::Catalogue;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::read::{self, lanes, overview};
 
-/// Whose a job is, besides the tiers: a client address, or somebody whom no worker has looked up yet.
+/// Values of `tier` that are not plans: a client address, or a user whom no worker has looked up yet.
 const NO_TIER: [&str; 2] = ["anonymous", "unknown"];
 
 /// All values of the label `tier`.
@@ -20,7 +20,7 @@ fn tiers(catalogue: &Catalogue) -> impl Iterator<Item = &str> {
     catalogue.plans.keys().map(String::as_str).chain(NO_TIER)
 }
 
-/// Every gauge by its name and the values of its labels; what the database does not mention is zero.
+/// Every gauge by its name and the values of its labels. A gauge missing in the database's response is zero.
 pub struct Gauges {
     database_up: Gauge,
     jobs_counted: Gauge,
@@ -31,14 +31,14 @@ pub struct Gauges {
     vacuum: VacuumGauges,
     /// Workers, by service and lane.
     workers: HashMap<[String; 2], Gauge>,
-    /// What all unfinished jobs are counted for.
+    /// The gauges that count all unfinished jobs.
     counted: HashMap<Vec<String>, Gauge>,
     /// Service and lane by queue.
     lanes: HashMap<String, (String, &'static str)>,
 }
 
 impl Gauges {
-    /// Registers every gauge, so that each is there from the first scrape on.
+    /// Registers every gauge, so that each exists from the first scrape on.
     #[must_use]
     pub fn new(services: &[Service], catalogue: &Catalogue) -> Self {
         let (mut workers, mut counted) = (HashMap::new(), HashMap::new());
@@ -100,11 +100,11 @@ impl Gauges {
         }
     }
 
-    /// Sets what the database says of itself and of the processes.
+    /// Sets the gauges about the database and the processes.
     ///
     /// # Errors
     ///
-    /// When it cannot be asked.
+    /// When the database is unavailable.
     pub async fn refresh(&self, client: &Client) -> Result<(), DatabaseError> {
         let (leaders, processes, lane_workers, vacuum) = tokio::try_join!(
             overview::leaders(client),
@@ -132,11 +132,11 @@ impl Gauges {
         Ok(())
     }
 
-    /// Counts the unfinished jobs, which takes the longer the more there are.
+    /// Counts the unfinished jobs. The duration grows with their number.
     ///
     /// # Errors
     ///
-    /// When the database cannot be asked, or does not answer in time.
+    /// When the database is unavailable or does not respond in time.
     pub async fn count(&self, client: &Client) -> Result<(), DatabaseError> {
         let (jobs, reservations) =
             tokio::try_join!(read::gauges::jobs(client), read::gauges::reservations(client),)?;
@@ -189,7 +189,7 @@ impl Gauges {
         Ok(())
     }
 
-    /// The database does not answer. What it would say is not known, and last minute's numbers would pass for now's.
+    /// The database does not respond. The values are unknown, and old ones would pass for current ones.
     pub fn unknown(&self) {
         self.database_up.set(0.0);
         self.leader_known.set(f64::NAN);

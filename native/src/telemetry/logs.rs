@@ -1,5 +1,5 @@
-//! Logs: one JSON line an event; on a terminal they are made for people, and short. `RUST_LOG` filters them, and
-//! `ACCESS_LOG` those about single requests, attempts and jobs.
+//! Logs: one JSON line per event, or short readable lines on a terminal. `RUST_LOG` filters them, and `ACCESS_LOG`
+//! filters the lines about single requests, attempts and jobs.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -9,8 +9,8 @@ use tracing_subscriber::fmt::format::Writer;
 
 use crate::config::AccessLog;
 
-/// Starts logging to standard error. What nobody reads there is lost, and nothing else with it. Calling it twice does
-/// nothing.
+/// Starts logging to standard error. If no program reads it, log lines are lost without further effect. A second call
+/// does nothing.
 pub fn start(access_log: AccessLog) {
     let level = match access_log {
         AccessLog::Errors => "warn",
@@ -25,7 +25,7 @@ pub fn start(access_log: AccessLog) {
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        // It would say on standard error that nobody reads standard error, and panic in whatever logs.
+        // Otherwise a closed standard error would be reported on standard error, and the caller would panic.
         .log_internal_errors(false);
     let started = if std::io::stderr().is_terminal() {
         let clock: fn(&mut Writer<'_>) -> fmt::Result = clock;
@@ -33,11 +33,11 @@ pub fn start(access_log: AccessLog) {
     } else {
         logs.json().flatten_event(true).try_init()
     };
-    // A second start keeps the first one's settings.
+    // A second start keeps the settings of the first.
     drop(started);
 }
 
-/// Whoever looks at a terminal knows the day.
+/// The time alone: a reader at a terminal knows the day.
 fn clock(out: &mut Writer<'_>) -> fmt::Result {
     write!(out, "{}", jiff::Zoned::now().strftime("%H:%M:%S"))
 }

@@ -7,12 +7,12 @@ use weir_policy::counts::{Counts, Event, RequestOutcome};
 
 use crate::config::Settings;
 
-/// Upper bounds of buckets in seconds: from a lone transaction to an outage.
+/// Upper bounds of buckets in seconds: from a single transaction to an outage.
 const SECONDS: [f64; 14] = [
     0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
 ];
 
-/// The same for what may take as long as a job does.
+/// The same for durations of up to a job's length.
 const LONG_SECONDS: [f64; 14] = [
     0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 1800.0, 5400.0,
 ];
@@ -20,15 +20,15 @@ const LONG_SECONDS: [f64; 14] = [
 /// Upper bounds of buckets in submissions.
 const SUBMISSIONS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
-/// How often recorded durations are put into their buckets. Without it a process that nobody scrapes would keep every
-/// one of them.
+/// How often recorded durations are sorted into their buckets. Without this, a process that is never scraped would keep
+/// all of them.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// Starts collecting metrics; what it returns renders them. Must be called in a Tokio runtime.
+/// Starts collecting metrics, and returns the handle that renders them. Must be called in a Tokio runtime.
 ///
 /// # Errors
 ///
-/// When the process collects metrics already.
+/// When the process already collects metrics.
 pub fn start(settings: &Settings) -> Result<PrometheusHandle, BuildError> {
     let long = |name: &str| Matcher::Full(name.to_owned());
     let handle = PrometheusBuilder::new()
@@ -266,8 +266,8 @@ const GAUGES: [(&str, &str); 21] = [
     ),
 ];
 
-/// Everything is there from the first scrape on, with zero: a rate over what appears late misses its first event, and
-/// a dashboard or an alert that names what does not exist fails silently. The gauges register themselves.
+/// Registers every metric with zero, so that it exists from the first scrape on. A rate over a metric that appears late
+/// misses its first event. Dashboards and alerts on a missing metric fail silently. The gauges register themselves.
 fn register(settings: &Settings) {
     use metrics::{counter, gauge, histogram};
     let (services, catalogue) = (&settings.services, &settings.catalogue);
@@ -376,7 +376,7 @@ pub(crate) const OUTCOMES: [&str; 8] = [
     "broken_off",
 ];
 
-/// Adds what the edge counted of its own work; an empty report lets the counters start at zero.
+/// Adds the edge's counts. An empty report makes the counters start at zero.
 pub(crate) fn add_edge_counts(counts: &Counts) {
     for outcome in RequestOutcome::ALL {
         metrics::counter!("weir_edge_requests_total", "outcome" => outcome.name())

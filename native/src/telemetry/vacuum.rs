@@ -1,11 +1,11 @@
-//! Gauges about what holds back vacuum, and about replication.
+//! Gauges about delayed vacuum and about replication.
 
 use metrics::{Gauge, gauge};
 use weir_ledger::read::horizon::{BUSY_TABLES, KINDS};
 
 use crate::status::Vacuum;
 
-/// The gauges. A kind of holder that the database does not mention has 0.
+/// The gauges. A kind of holder that the database does not list has 0.
 pub(super) struct VacuumGauges {
     visible: Gauge,
     /// By kind.

@@ -51,6 +51,7 @@ export const cleanPaths: string[] = [
   "native/src/status/text.rs",
   "native/src/status/user.rs",
   "native/src/status/vacuum.rs",
+  "native/src/telemetry",
   "native/src/work",
   "policy/src",
   "scripts/lib",

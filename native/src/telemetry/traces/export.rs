@@ -1,4 +1,4 @@
-//! Sends spans to a collector, by OTLP over HTTP, from a thread of its own.
+//! Sends spans to a collector, by OTLP over HTTP, from a separate thread.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,18 +18,18 @@ use crate::config::ConfigError;
 use crate::config::traces::Traces;
 use crate::http_client;
 
-/// How long the last spans may take at the end of the process.
+/// Time limit for sending the last spans at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Exports until it is told that the process ends.
+/// Exports until [`Export::finish`].
 #[derive(Debug)]
 pub struct Export(SdkTracerProvider);
 
-/// Starts to export. Must be called in a Tokio runtime, once in a process.
+/// Starts the export. Must be called in a Tokio runtime, once per process.
 ///
 /// # Errors
 ///
-/// When the exporter does not take what the environment says.
+/// When the exporter rejects the environment's settings.
 pub fn start(traces: &Traces) -> Result<Export, ConfigError> {
     let exporter = SpanExporter::builder()
         .with_http()
@@ -44,21 +44,21 @@ pub fn start(traces: &Traces) -> Result<Export, ConfigError> {
     if !traces.is_named {
         resource = resource.with_service_name("weir");
     }
-    // The sampler is the one of `OTEL_TRACES_SAMPLER`.
+    // `OTEL_TRACES_SAMPLER` selects the sampler.
     let provider = SdkTracerProvider::builder()
         .with_resource(resource.build())
         .with_batch_exporter(exporter)
         .build();
-    // A second start keeps the first one's.
+    // A second start keeps the first tracer.
     let _ = TRACER.set(provider.tracer("weir"));
     tracing::info!("exporting traces");
     Ok(Export(provider))
 }
 
 impl Export {
-    /// Sends what has not been sent yet.
+    /// Sends the remaining spans.
     pub async fn finish(self) {
-        // It blocks until its own thread is done, which needs this runtime to send.
+        // It blocks until the exporter's thread is done, and that thread needs this runtime to send.
         let finished = tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(SHUTDOWN_TIMEOUT));
         if let Ok(Err(error)) = finished.await {
             tracing::warn!(%error, "the last traces could not be exported");
@@ -66,7 +66,7 @@ impl Export {
     }
 }
 
-/// The exporter's thread has no runtime, which `reqwest` needs; so it sends by this process's own.
+/// The exporter's thread has no runtime, which `reqwest` needs. So the sender uses the process's runtime.
 struct Sender {
     client: Client,
     runtime: Handle,
@@ -100,7 +100,7 @@ impl HttpClient for Sender {
             Ok::<_, HttpError>(response.body(answer.bytes().await?)?)
         });
         let answer = sent.await.map_err(HttpError::from).flatten();
-        // The exporter itself says nothing of it. A collector that is away costs traces and nothing else.
+        // The exporter itself does not log this. An unavailable collector costs only the traces.
         match &answer {
             Ok(response) if response.status().is_success() => {}
             Ok(response) => tracing::warn!(status = response.status().as_u16(), "traces were refused"),

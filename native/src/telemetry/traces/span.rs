@@ -1,9 +1,8 @@
-//! Spans: where the time of a request and of its job went, as spans for an OpenTelemetry collector.
+//! Spans for an OpenTelemetry collector: they show how a request and its job spent their time.
 //!
-//! Off unless `OTEL_EXPORTER_OTLP_ENDPOINT` is set: then nothing here does more than look whether it is on. One trace
-//! has the request, the submission, the wait, each attempt and its settlement, in whichever processes they happen: the
-//! edge's
-//! `traceparent` comes with the request, and goes on in the job's metadata.
+//! Off unless `OTEL_EXPORTER_OTLP_ENDPOINT` is set; then each function here only checks that. One trace contains the
+//! request, the submission, the wait, each attempt and its settlement, across processes. The edge's `traceparent`
+//! arrives with the request, and the job's metadata passes it on.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -27,7 +26,7 @@ const HEADER: &str = "traceparent";
 /// Set once, when the process exports.
 pub(super) static TRACER: OnceLock<SdkTracer> = OnceLock::new();
 
-/// A place in a trace from which others go on; none when nothing is exported.
+/// A position in a trace for further spans; empty when nothing is exported.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TraceContext(Option<SpanContext>);
 
@@ -38,20 +37,20 @@ impl TraceContext {
         Self(Some(context.span().span_context().clone()))
     }
 
-    /// As it stands in a header or in a job's metadata.
+    /// The value for a header or a job's metadata.
     pub(crate) fn traceparent(&self) -> Option<String> {
         let mut carrier = HashMap::new();
         TraceContextPropagator::new().inject_context(&self.parent()?, &mut carrier);
         carrier.remove(HEADER)
     }
 
-    /// What a span below it starts from: nothing of the thread's, since tasks share threads.
+    /// The parent of a span below it. The thread's context is ignored, because tasks share threads.
     fn parent(&self) -> Option<Context> {
         Some(Context::new().with_remote_span_context(self.0.clone()?))
     }
 }
 
-/// A span under way. It ends when it is dropped.
+/// A running span. It ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Span(Option<opentelemetry_sdk::trace::Span>);
 
@@ -73,7 +72,7 @@ impl Span {
         }
     }
 
-    /// Marks it as what went wrong.
+    /// Marks the span as failed.
     pub(crate) fn failed(&mut self, kind: impl Into<Value>, reason: String) {
         if let Some(span) = &mut self.0 {
             span.set_attribute(KeyValue::new("error.type", kind));
@@ -82,7 +81,7 @@ impl Span {
     }
 }
 
-/// A request to the API. The parent is the edge, when it says so.
+/// A request to the API. The parent is the edge's span, if the request has one.
 pub(crate) fn request(method: &'static str, route: &str, headers: &HeaderMap) -> Span {
     let parent = if TRACER.get().is_some() {
         let propagator = TraceContextPropagator::new();
@@ -102,7 +101,7 @@ pub(crate) fn request(method: &'static str, route: &str, headers: &HeaderMap) ->
     Span::start(builder, &parent)
 }
 
-/// The submission of a job: check, reserve, enqueue. What the job does goes on from here.
+/// The submission of a job: check, reserve, enqueue. The job's spans are below it.
 pub(crate) fn submission(parent: &TraceContext, service: &str, kind: &str, holder: Holder) -> Span {
     let builder = || {
         SpanBuilder::from_name(format!("submit {service}"))
@@ -117,7 +116,7 @@ pub(crate) fn attempt(job: &JobRow, user: Option<uuid::Uuid>) -> Span {
     if TRACER.get().is_none() {
         return Span(None);
     }
-    // Somebody else's job may have anything there; it starts a trace of its own.
+    // A job of another application may have any value there; it starts a new trace.
     let submitted = job.metadata.get(TRACEPARENT).ok().flatten();
     let submitted = submitted.map_or_else(TraceContext::default, TraceContext::from_traceparent);
     let attributes = |operation| {
@@ -137,7 +136,7 @@ pub(crate) fn attempt(job: &JobRow, user: Option<uuid::Uuid>) -> Span {
         Span::start(builder, &submitted)
     };
     let started = job.attempted_at.map_or_else(SystemTime::now, SystemTime::from);
-    // From the end of the attempt before, or from the start.
+    // From the end of the previous attempt, or from the job's creation.
     let since = job.errors.last().map_or(job.created_at, |error| error.at);
     let mut waiting = start("wait", SpanKind::Internal, "wait", since.into());
     if let Some(span) = &mut waiting.0 {
@@ -155,7 +154,7 @@ pub(crate) fn settlement(attempt: &TraceContext) -> Span {
     Span::start(|| SpanBuilder::from_name("settle"), attempt)
 }
 
-/// What OpenTelemetry's conventions for messaging and for users have names for, and the job's kind.
+/// Attributes named by OpenTelemetry's conventions for messaging and for users, and the job's kind.
 fn messaging(operation: &'static str, kind: &str, user: Option<uuid::Uuid>) -> Vec<KeyValue> {
     let mut attributes = vec![
         KeyValue::new("messaging.system", "river"),
