@@ -38,7 +38,7 @@ use usage::Usage;
 use user::User;
 use webhook::Webhook;
 
-/// What `--help` ends with.
+/// The end of `--help`.
 const SETTINGS: &str = "\
 Settings come from the environment. Weir refuses to start on invalid settings and lists every error:
   DATABASE_URL                  PostgreSQL, postgres://user@host:5432/name; or PGHOST and libpq's other variables
@@ -182,7 +182,7 @@ Examples:
 }
 
 impl Command {
-    /// What its connections to the database are called.
+    /// The name of its connections to the database.
     fn application_name(&self) -> &'static str {
         match self {
             Self::Migrate(_) => "weir migrate",
@@ -207,7 +207,7 @@ impl Command {
 
 pub(crate) async fn run(cli: Cli) -> CommandResult {
     match cli.command {
-        // These need no settings.
+        // These commands need no settings.
         Command::Completions { shell } => documents::completions(Cli::command(), shell),
         Command::Manual { to } => documents::manual(Cli::command(), &to),
         command => {
@@ -242,7 +242,7 @@ impl Command {
     }
 }
 
-/// The services of these names; all when there is none.
+/// The services with these names; all services when the list is empty.
 fn chosen(settings: &Settings, names: &[String]) -> Result<Vec<Service>, String> {
     if names.is_empty() {
         return Ok(settings.services.clone());

@@ -1,4 +1,4 @@
-//! What every part of a process shares.
+//! The state that all parts of a process share.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use weir_ledger::settlement::Settler;
 use crate::config::Settings;
 use crate::handler::{self, AttemptTokens, Handler};
 
-/// What every part of a process shares.
+/// The state that all parts of a process share.
 #[derive(Clone)]
 pub struct Context {
-    /// The settings it was started with.
+    /// The process's settings.
     pub settings: Arc<Settings>,
-    /// How to reach the database.
+    /// The connection settings of the database.
     pub database: Database,
-    /// Connections that everybody uses in turn.
+    /// The shared connection pool.
     pub pool: ConnectionPool,
-    /// What admission decides by.
+    /// The rules of admission.
     pub rules: Arc<Rules>,
-    /// Settles what ended.
+    /// Settles jobs that have ended.
     pub settler: Settler,
-    /// Who does the work, by River's job kind.
+    /// The handlers, by River's job kind.
     pub handlers: HashMap<String, Arc<dyn Handler>>,
     holders: Arc<OnceCell<Holders>>,
     attempt_tokens: Arc<OnceCell<AttemptTokens>>,
 }
 
 impl Context {
-    /// Opens nothing yet; connections are made when they are needed.
+    /// Opens no connection yet; connections are created on demand.
     ///
     /// # Errors
     ///
@@ -64,11 +64,11 @@ impl Context {
         })
     }
 
-    /// Makes holders out of subjects and addresses. The database is asked once.
+    /// Converts subjects and addresses to holders. Queries the database once.
     ///
     /// # Errors
     ///
-    /// When it cannot be asked.
+    /// When the database is unavailable.
     pub async fn holders(&self) -> Result<Holders, DatabaseError> {
         let load = || {
             self.pool
@@ -77,11 +77,11 @@ impl Context {
         self.holders.get_or_try_init(load).await.copied()
     }
 
-    /// Makes and verifies attempt tokens. The database is asked once, if there is a secret.
+    /// Creates and verifies attempt tokens. Queries the database once, if there is a secret.
     ///
     /// # Errors
     ///
-    /// When it cannot be asked.
+    /// When the database is unavailable.
     pub async fn attempt_tokens(&self) -> Result<&AttemptTokens, DatabaseError> {
         let make = async || {
             let secrets = &self.settings.handler_secrets;
@@ -94,7 +94,7 @@ impl Context {
         self.attempt_tokens.get_or_try_init(make).await
     }
 
-    /// Has the jobs of this kind done by a handler of the program's own, instead of the one in `weir.toml`.
+    /// Registers a handler in this program for jobs of this kind, instead of the one in `weir.toml`.
     #[must_use]
     pub fn with_handler(mut self, kind: &str, handler: Arc<dyn Handler>) -> Self {
         self.handlers.insert(kind.to_owned(), handler);

@@ -1,4 +1,4 @@
-//! Tokens for which nothing has to be stored: the HMAC-SHA256 of what they are for, under keys derived from secrets.
+//! Tokens that need no storage: an HMAC-SHA256 over their contents, with keys derived from secrets.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -6,14 +6,14 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use uuid::Uuid;
 
-/// Keys for one purpose, derived from the secrets that a setting names. The current one comes first; the one before is
-/// accepted while secrets are rotated.
+/// Keys for one purpose, derived from a setting's secrets. The current one comes first; the previous one is accepted
+/// during a rotation.
 #[derive(Clone)]
 pub(crate) struct DerivedKeys(Vec<Hmac<Sha256>>);
 
 impl DerivedKeys {
-    /// `purpose` keeps apart what is signed with the same secret; `database` tells databases apart, since the same id is
-    /// another job there.
+    /// `purpose` separates the uses of one secret. `database` separates databases, because the same id is another job
+    /// there.
     pub(crate) fn new(
         purpose: &str,
         secrets: impl IntoIterator<Item = impl AsRef<[u8]>>,
@@ -30,7 +30,7 @@ impl DerivedKeys {
         Self(keys.collect())
     }
 
-    /// The code of the parts one after the other, in base64url; `None` without a secret.
+    /// The code of the concatenated parts, in base64url; `None` without a secret.
     pub(crate) fn sign(&self, parts: &[&[u8]]) -> Option<String> {
         let mac = with(self.0.first()?, parts).finalize();
         Some(URL_SAFE_NO_PAD.encode(mac.into_bytes()))

@@ -21,8 +21,8 @@ fn main() -> ExitCode {
         .map_err(Into::into)
         .and_then(|runtime| {
             let ended = runtime.block_on(cli::run(cli));
-            // A look-up of a name may still be waiting for its answer.
-            // The runtime's tasks are not waited for, so programs of handlers would outlive this process.
+            // A pending name lookup may still block the runtime. Its tasks are not awaited, so programs of handlers
+            // would outlive this process.
             weir::handler::kill_programs();
             runtime.shutdown_background();
             ended

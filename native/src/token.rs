@@ -15,13 +15,13 @@ use crate::config::Settings;
 /// Why there is no token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// There is nothing to sign with.
+    /// There is no secret to sign with.
     #[error("JWT_SECRET is not set; the edge verifies tokens with it")]
     NoSecret,
-    /// The user could not be made.
+    /// The user could not be created.
     #[error(transparent)]
     Database(#[from] DatabaseError),
-    /// There is no such plan.
+    /// The plan does not exist.
     #[error("there is no plan {0:?}; there are {plans}", plans = .1.join(", "))]
     NoPlan(String, Vec<String>),
     /// The token could not be signed.
@@ -35,11 +35,12 @@ impl From<tokio_postgres::Error> for TokenError {
     }
 }
 
-/// A token for this user of this plan, good for `ttl` from now. Makes the user and the subscription when they are missing.
+/// A token for this user of this plan, valid for `ttl` from now. Creates the user and the subscription when they are
+/// missing.
 ///
 /// # Errors
 ///
-/// When the database cannot be used.
+/// When the database is unavailable.
 pub async fn issue(
     client: &tokio_postgres::Client,
     settings: &Settings,
@@ -48,7 +49,7 @@ pub async fn issue(
     ttl: Duration,
 ) -> Result<String, TokenError> {
     let secret = settings.jwt_secret.as_ref().ok_or(TokenError::NoSecret)?;
-    // An id that was made from a text leads back to the text, so that the jobs say whose they are as all others do.
+    // An id derived from a subject maps back to that subject, so that these jobs name their owner as all others do.
     let text = match user.uuid() {
         Some(id) => Holders::subject_of(client, id).await?,
         None => None,

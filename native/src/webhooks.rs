@@ -1,4 +1,4 @@
-//! Making webhooks: the URL is looked at, and the secret made.
+//! Creates webhooks: checks the URL and generates the secret.
 
 use jiff::SignedDuration;
 use reqwest::Url;
@@ -9,10 +9,10 @@ use weir_ledger::control::{self, ControlError, WantedWebhook, Webhook};
 use crate::config::Settings;
 use crate::outbound::{self, Reach, Secret};
 
-/// How long the secret before signs besides the new one.
+/// How long the previous secret still signs, in addition to the new one.
 pub const BOTH_SECRETS: SignedDuration = SignedDuration::from_hours(24);
 
-/// A webhook with the secret that its deliveries are signed by, which is shown this once.
+/// A webhook with the secret that signs its deliveries. The secret is shown only now.
 #[derive(Debug)]
 pub struct Revealed {
     /// The webhook.
@@ -21,11 +21,11 @@ pub struct Revealed {
     pub secret: String,
 }
 
-/// Makes a webhook.
+/// Creates a webhook.
 ///
 /// # Errors
 ///
-/// When the URL is not one to send requests to, and all that [`control::add_webhook`] refuses.
+/// When Weir must not send requests to the URL, and all errors of [`control::add_webhook`].
 pub async fn add(
     client: &mut Client,
     settings: &Settings,
@@ -46,11 +46,11 @@ pub async fn add(
     Ok(Revealed { webhook, secret })
 }
 
-/// Gives a webhook another secret. For a day, the one before signs besides.
+/// Replaces a webhook's secret. The old secret stays valid for a day.
 ///
 /// # Errors
 ///
-/// All that [`control::rotate_webhook`] refuses.
+/// All errors of [`control::rotate_webhook`].
 pub async fn rotate(client: &mut Client, actor: &str, id: Uuid) -> Result<Revealed, ControlError> {
     let secret = Secret::random().reveal();
     let webhook = control::rotate_webhook(client, actor, id, &secret, BOTH_SECRETS).await?;

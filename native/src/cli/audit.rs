@@ -42,7 +42,7 @@ impl Audit {
     }
 }
 
-/// The report, with each verdict in its colour.
+/// The report, with each verdict in color.
 fn report(findings: &[Finding]) -> String {
     let lines = audit::report(findings);
     let lines = lines.lines().map(|line| match line.split_at_checked(6) {

@@ -7,8 +7,8 @@ use weir::config::Settings;
 use weir_ledger::database::Database;
 use weir_ledger::{catalogue, migrate};
 
-/// Whoever is asked to change something waits for a lock so long; and a change that stands still, since its terminal is
-/// gone, is taken back, as others wait for its locks.
+/// A change waits this long for a lock. A transaction that stays idle because its terminal is gone is rolled back, so
+/// that it does not block others.
 const TIMEOUTS: &str = "SET lock_timeout = '5s'; SET idle_in_transaction_session_timeout = '1min'";
 
 /// A connection to a database that is up to date.
@@ -30,7 +30,7 @@ pub(super) async fn connected(settings: &Settings) -> Result<Client, Box<dyn Err
     Ok(client)
 }
 
-/// Refuses a pooler in transaction mode, before anything is set in a session that other programs get.
+/// Refuses a pooler in transaction mode, before a setting can leak into a session that other programs get.
 pub(super) async fn needs_sessions(database: &Database) -> Result<(), Box<dyn Error>> {
     if database.shares_sessions().await? {
         return Err("DATABASE_URL leads to a pooler in transaction mode, which gives each transaction another session; set \
@@ -40,8 +40,8 @@ pub(super) async fn needs_sessions(database: &Database) -> Result<(), Box<dyn Er
     Ok(())
 }
 
-/// Whether a process can start: the database is up to date, and has the meters that the services are counted by.
-/// Another catalogue than the file's is no reason not to; the database's is the one that holds.
+/// Whether a process can start: the database is up to date, and has the meters of the services. The catalogue may
+/// differ from the file's, because the database's applies.
 pub(super) async fn ready(settings: &Settings) -> Result<(), Box<dyn Error>> {
     let client = connected(settings).await?;
     let now = catalogue::load(&client).await?;

@@ -1,9 +1,10 @@
-//! The first process of a container adopts orphans, and must collect them when they end.
+//! The first process of a container adopts orphans, and must reap them when they end.
 //!
-//! So the first process does only that: it starts `weir` again as its child, passes signals on, and ends as the
-//! child does. The child's programs are then collected by Tokio alone.
+//! So the first process does only that: it starts `weir` again as its child, forwards signals, and exits with the
+//! child's status. Tokio alone then reaps the child's programs.
 //!
-//! A terminal sends Ctrl-C to both. The first process does not pass that on: a second signal would end the child at once.
+//! A terminal sends Ctrl-C to both. The first process does not forward that, because a second signal would end the
+//! child at once.
 
 use std::process::{Command, ExitCode};
 
@@ -14,7 +15,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid};
 
-/// The signals that the child gets, too.
+/// The signals forwarded to the child.
 const PASSED_ON: [Signal; 6] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -24,14 +25,14 @@ const PASSED_ON: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// The origin of a signal from the kernel, as the terminal's are (Linux: `SI_KERNEL`).
+/// The origin of a signal from the kernel, such as a terminal's (Linux: `SI_KERNEL`).
 const FROM_KERNEL: i32 = 0x80;
 
-/// Does what the first process has to, until `weir` has ended. `None` in any other process.
+/// Runs the first process until `weir` has ended. `None` in any other process.
 pub(crate) fn run() -> Option<ExitCode> {
     let signals: SigSet = PASSED_ON.into_iter().chain([Signal::SIGCHLD]).collect();
     if getpid() != Pid::from_raw(1) {
-        // The first process has blocked them for its child, too.
+        // The child inherits the first process's blocked signals.
         let _ = signals.thread_unblock();
         return None;
     }
@@ -44,7 +45,7 @@ pub(crate) fn run() -> Option<ExitCode> {
 fn supervise(signals: &SigSet) -> std::io::Result<ExitCode> {
     // Programs of handlers run as the same user, and must not read the secrets in this process's environment.
     prctl::set_dumpable(false)?;
-    // Before the child is there: a signal that comes now waits.
+    // Before the child exists, so that signals that arrive now wait.
     signals.thread_block()?;
     let received = SignalFd::with_flags(signals, SfdFlags::SFD_CLOEXEC)?;
     let child = Command::new(std::env::current_exe()?)
@@ -64,15 +65,15 @@ fn supervise(signals: &SigSet) -> std::io::Result<ExitCode> {
                     return Ok(code);
                 }
             }
-            // The child is in the terminal's foreground, too.
+            // The child is in the terminal's foreground too.
             Signal::SIGINT | Signal::SIGQUIT if info.ssi_code == FROM_KERNEL => {}
-            // It may have ended.
+            // The child may have ended.
             signal => drop(kill(child, signal)),
         }
     }
 }
 
-/// Collects every process that has ended. Returns how the child ended, once it has.
+/// Reaps every process that has ended. Returns the child's exit status, once it has ended.
 fn collect(child: Pid) -> std::io::Result<Option<ExitCode>> {
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -80,7 +81,7 @@ fn collect(child: Pid) -> std::io::Result<Option<ExitCode>> {
                 return Ok(Some(ExitCode::from(u8::try_from(code).unwrap_or(1))));
             }
             Ok(WaitStatus::Signaled(pid, signal, _)) if pid == child => {
-                // As a shell has it.
+                // The same status as a shell's.
                 return Ok(Some(ExitCode::from(
                     u8::try_from(128 + signal as i32).unwrap_or(1),
                 )));

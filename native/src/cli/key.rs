@@ -80,7 +80,7 @@ impl Key {
     }
 }
 
-/// A duration that is not over at once.
+/// A duration greater than zero.
 fn some_time(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(Duration::ZERO) => Err("the ttl must be more than 0".to_owned()),

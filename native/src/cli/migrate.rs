@@ -10,7 +10,7 @@ use weir_ledger::migrate::{self, River};
 use super::connection::needs_sessions;
 use super::output::{CommandResult, counted, print, with_progress};
 
-/// What was asked for.
+/// The options of `weir migrate`.
 #[derive(Args)]
 pub(super) struct Migrate {
     /// Neither make River's tables nor change them; refuse if they are missing or too old.
@@ -53,11 +53,11 @@ impl Migrate {
             && applied.weir.is_empty()
             && applied.revoked.is_empty()
             && applied.newer_release.is_none();
-        // Said before the catalogue is looked at: what was applied stays, also where the catalogue is refused.
+        // Printed before the catalogue is checked, because these migrations stay even if the catalogue is refused.
         for version in applied.river {
             print(&format!("applied River's {version}\n"))?;
         }
-        // A new database gets them all, which is one thing to a reader.
+        // A new database gets all files, which are one step to the reader.
         if applied.weir.iter().any(|path| path == "rows.sql") {
             let files = counted(applied.weir.len() as i128, "file", "files");
             print(&format!("created Weir's schema: {files}\n"))?;

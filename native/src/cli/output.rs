@@ -1,4 +1,4 @@
-//! How a subcommand ends, and what it prints.
+//! The output and the exit of a subcommand.
 
 use std::error::Error;
 use std::io::{IsTerminal, Write};
@@ -13,8 +13,8 @@ pub(crate) type CommandResult = Result<ExitCode, Box<dyn Error>>;
 /// How often progress is shown.
 const PROGRESS: Duration = Duration::from_millis(500);
 
-/// Writes to standard output, in colour only on a terminal (and without `NO_COLOR`). Returns whether the output is still
-/// read: `| head` closes it early, which is no error, but would make `println!` panic.
+/// Writes to standard output, in color only on a terminal (and without `NO_COLOR`). Returns whether the output is still
+/// read: `| head` closes it early. That is not an error, but would make `println!` panic.
 pub(super) fn print(text: &str) -> std::io::Result<bool> {
     let mut out = anstream::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -24,7 +24,7 @@ pub(super) fn print(text: &str) -> std::io::Result<bool> {
     }
 }
 
-/// Writes a value as JSON, indented as every command prints it.
+/// Writes a value as JSON, with the indentation of all commands.
 pub(super) fn print_json(value: &impl Serialize) -> Result<(), Box<dyn Error>> {
     print(&format!("{}\n", serde_json::to_string_pretty(value)?))?;
     Ok(())
@@ -35,19 +35,19 @@ pub(crate) fn print_error(line: &str) {
     let _ = writeln!(anstream::stderr(), "{line}");
 }
 
-/// The line that a failed command ends with.
+/// The last line of a failed command.
 pub(crate) fn print_failure(error: &dyn Error) {
     let name = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     print_error(&format!("{name}weir:{name:#} {error}"));
 }
 
-/// Text in a colour, where there is colour.
+/// Colored text, where color is on.
 pub(super) fn colored(text: &str, color: AnsiColor) -> String {
     let style = Style::new().fg_color(Some(color.into()));
     format!("{style}{text}{style:#}")
 }
 
-/// Bold text, where there is such.
+/// Bold text, where color is on.
 pub(super) fn bold(text: &str) -> String {
     let style = Style::new().bold();
     format!("{style}{text}{style:#}")
@@ -71,7 +71,7 @@ pub(super) fn counted(count: impl Into<i128>, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// A line on a terminal's standard error that is overwritten, and removed in the end. Elsewhere nothing is written.
+/// A line on a terminal's standard error that is overwritten, and finally removed. Elsewhere nothing is written.
 pub(super) struct ProgressLine {
     on_terminal: bool,
     shown: Option<Instant>,
@@ -90,7 +90,7 @@ impl ProgressLine {
         self.on_terminal
     }
 
-    /// Shows how far it is, at most twice a second.
+    /// Shows the progress, at most twice a second.
     pub(super) fn show(&mut self, text: impl FnOnce() -> String) {
         if self.on_terminal && self.shown.is_none_or(|shown| shown.elapsed() >= PROGRESS) {
             self.shown = Some(Instant::now());
@@ -107,7 +107,7 @@ impl Drop for ProgressLine {
     }
 }
 
-/// Shows on a terminal what goes on and for how long, until it is done.
+/// Shows the work's name and duration on a terminal until it is done.
 pub(super) async fn with_progress<T>(what: &str, work: impl Future<Output = T>) -> T {
     let mut line = ProgressLine::new();
     let mut work = std::pin::pin!(work);
@@ -122,7 +122,7 @@ pub(super) async fn with_progress<T>(what: &str, work: impl Future<Output = T>) 
     }
 }
 
-/// The author of changes from here, for the log of changes.
+/// The author of changes from the command line, for the audit log.
 pub(super) fn actor() -> String {
     let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
     user.map_or_else(

@@ -1,4 +1,4 @@
-//! `weir plans` and what `weir migrate` does about the catalogue.
+//! `weir plans`, and the catalogue step of `weir migrate`.
 
 use std::process::ExitCode;
 
@@ -19,7 +19,7 @@ struct Shown {
     differs: Vec<String>,
 }
 
-/// Shows the catalogue as the database has it, and what differs from the file.
+/// Shows the database's catalogue, and its differences from the file.
 pub(super) async fn show(settings: &Settings, json: bool) -> CommandResult {
     let client = connected(settings).await?;
     let catalogue = catalogue::load(&client).await?;
@@ -73,7 +73,7 @@ fn table(catalogue: &Catalogue) -> String {
     table_text(&table)
 }
 
-/// The limit of each span; a month's that is not limited is said.
+/// The limit of each span. Only a month without a limit is printed as unlimited.
 fn amounts(limits: &PlanLimits) -> [String; 4] {
     Span::ALL.map(
         |span| match (limits.limits.get(&span), limits.ceilings.get(&span), span) {

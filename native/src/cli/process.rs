@@ -21,16 +21,16 @@ use super::connection::ready;
 use super::output::CommandResult;
 use super::signals::StopSignals;
 
-/// How long the end may take beyond the drain time: programs have 10 s after SIGTERM, and their outcomes are recorded.
+/// How long a shutdown may take after the drain time: programs have 10 s after SIGTERM, and their results are recorded.
 const STOP_MARGIN: Duration = Duration::from_secs(20);
 
-/// The start and reconciliation may take this long to end, however short the drain time is.
+/// The minimum time that the start and reconciliation get to end, however short the drain time is.
 const MIN_DRAIN: Duration = Duration::from_secs(1);
 
-/// The exit status of a process that was asked twice to stop, as a shell has it after SIGINT.
+/// The exit status after a second stop signal, as a shell's after SIGINT.
 const SIGNALLED: u8 = 130;
 
-/// What one process does.
+/// The parts that one process runs.
 pub(super) struct Process {
     serve: bool,
     role: Option<Role>,
@@ -40,7 +40,7 @@ pub(super) struct Process {
 /// Tasks that run until the process stops.
 type Tasks = JoinSet<Result<(), Box<dyn Error + Send + Sync>>>;
 
-/// A start that a signal ended.
+/// A start, which a signal may interrupt.
 enum Started {
     Running(Option<Working>),
     Stopped(ExitCode),
@@ -65,7 +65,7 @@ impl Process {
         }
     }
 
-    /// Does everything.
+    /// Runs everything.
     pub(super) const fn up(services: Vec<Service>) -> Self {
         Self {
             serve: true,
@@ -98,7 +98,7 @@ impl Process {
         let mut tasks = self.tasks(&context, metrics, &unready, &stopping);
         let early = until_stopped(&mut signals, working.as_mut(), &mut tasks).await;
         unready.cancel();
-        // A part that has failed is not waited for.
+        // A failed part needs no delay.
         let delay = if self.serve && early.is_none() {
             context.settings.stop_delay
         } else {
@@ -135,7 +135,7 @@ impl Process {
         }
     }
 
-    /// Protects the process, and warns about what it cannot do.
+    /// Protects the process, and warns about missing capabilities.
     fn prepare(&self, settings: &Settings) -> Result<(), Box<dyn Error>> {
         if settings.environment == Environment::Production {
             // Programs of handlers run as the same user, and must not read this process's memory or environment.
@@ -155,7 +155,7 @@ impl Process {
         Ok(())
     }
 
-    /// Starts to work, unless a signal comes first.
+    /// Starts to work, unless a signal arrives first.
     async fn start(&self, context: &Context, signals: &mut StopSignals) -> Result<Started, Box<dyn Error>> {
         let mut starting = pin!(async {
             match self.role {
@@ -168,7 +168,7 @@ impl Process {
             signal = signals.next() => {
                 tracing::info!(signal, "stopping during the start");
                 let limit = context.settings.drain_timeout.max(MIN_DRAIN);
-                // It may run jobs already, so it is not dropped.
+                // The client may already run jobs, so it is not dropped.
                 let stopped = async {
                     if let Ok(Ok(Some(working))) = tokio::time::timeout(limit, starting).await {
                         working.stop().await;
@@ -196,7 +196,7 @@ impl Process {
             let stopping = stopping.clone();
             let limit = context.settings.drain_timeout.max(MIN_DRAIN);
             tasks.spawn(async move {
-                // A round may wait for a database that does not answer.
+                // A round may wait for a database that does not respond.
                 let given_up = async {
                     stopping.cancelled().await;
                     tokio::time::sleep(limit).await;

@@ -1,4 +1,4 @@
-//! A screen that is drawn over and over without flicker.
+//! A screen that is redrawn without flicker.
 
 use std::io::{IsTerminal, Stdout, Write, stdin, stdout};
 use std::time::Duration;
@@ -12,18 +12,18 @@ use crossterm::terminal::{
 use crossterm::{execute, queue};
 use futures_util::StreamExt;
 
-/// The terminal's second screen, and its keys when standard input is the terminal, too. Dropped, the terminal is as it
-/// was.
+/// The terminal's alternate screen, and its keys when standard input is the terminal too. Dropping it restores the
+/// terminal.
 pub(super) struct Screen {
     out: Stdout,
     keys: Option<EventStream>,
 }
 
-/// What comes next.
+/// The next action.
 pub(super) enum Next {
-    /// Look again.
+    /// Refresh.
     Look,
-    /// Somebody has seen enough.
+    /// The user quits.
     Quit,
 }
 
@@ -41,9 +41,9 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Writes over what was there. Nothing is cleared before it is written, so nothing flickers.
+    /// Overwrites the previous text. Nothing is cleared first, so nothing flickers.
     pub(super) fn draw(&mut self, text: &str) -> std::io::Result<()> {
-        // Some terminals do not know their size.
+        // Some terminals do not report their size.
         let rows = match size() {
             Ok((_, rows)) if rows > 0 => usize::from(rows),
             _ => 24,
@@ -62,7 +62,7 @@ impl Screen {
         self.out.flush()
     }
 
-    /// Waits this long, or until a key or another size of the terminal asks for something.
+    /// Waits this long, or until a key or a new terminal size requires an action.
     pub(super) async fn next(&mut self, wait: Duration) -> Next {
         let Some(keys) = &mut self.keys else {
             tokio::time::sleep(wait).await;
@@ -88,7 +88,7 @@ impl Screen {
         tokio::time::timeout(wait, pressed).await.unwrap_or(Next::Look)
     }
 
-    /// Waits until somebody has seen enough.
+    /// Waits until the user quits.
     pub(super) async fn quit(&mut self) {
         while !matches!(self.next(Duration::from_secs(3600)).await, Next::Quit) {}
     }

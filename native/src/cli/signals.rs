@@ -1,9 +1,9 @@
-//! What asks a process to stop.
+//! The signals that stop a process.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Made before anything starts: a signal that nobody listens for ends the process at once,
-/// and the jobs that it has begun with it.
+/// Created before anything starts. A signal without a listener would end the process at once, along with its running
+/// jobs.
 pub(super) struct StopSignals {
     interrupted: Signal,
     terminated: Signal,
@@ -17,7 +17,7 @@ impl StopSignals {
         })
     }
 
-    /// Waits for the first of them, and says which one it was.
+    /// Waits for the first signal, and returns its name.
     pub(super) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupted.recv() => "SIGINT",

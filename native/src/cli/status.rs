@@ -1,4 +1,4 @@
-//! `weir status`: once, again and again, or on a screen of its own.
+//! `weir status`: once, repeatedly, or on an alternate screen.
 
 use std::error::Error;
 use std::io::IsTerminal;
@@ -17,10 +17,10 @@ use super::output::{CommandResult, print};
 use super::screen::{Next, Screen};
 use super::signals::StopSignals;
 
-/// How often `--watch` looks.
+/// The interval of `--watch`.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A look that takes longer is given up: the database stands still.
+/// The time limit of a query, in case the database hangs.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
@@ -38,7 +38,7 @@ pub(super) struct Status {
 
 impl Status {
     pub(super) async fn run(self, settings: &Settings) -> CommandResult {
-        // The first look comes before the screen, so that a fault of the settings is said on the terminal.
+        // The first query precedes the screen, so that errors in the settings are printed on the terminal.
         let client = connected(settings).await?;
         let text = self.look(&client, settings).await?;
         if self.watch && !self.json && std::io::stdout().is_terminal() {
@@ -52,7 +52,7 @@ impl Status {
             tokio::time::sleep(EVERY).await;
             text = self.look(&client, settings).await?;
             if !self.json {
-                // Between two of them; a program that reads JSON wants one line each.
+                // Separates two outputs. Programs that read JSON expect one line each.
                 text.insert(0, '\n');
             }
         }
@@ -81,7 +81,7 @@ impl Status {
         }
     }
 
-    /// Draws until somebody has seen enough. A database that goes away is waited for: that is when people watch.
+    /// Draws until the user quits. Waits for an unavailable database, because outages are when people watch.
     async fn on_screen(&self, settings: &Settings, client: Client, first: String) -> CommandResult {
         let mut signals = StopSignals::listen()?;
         let mut screen = Screen::open()?;
@@ -105,7 +105,7 @@ impl Status {
                     },
                 }
             };
-            // Whoever watches a database that stands still can leave.
+            // The user can quit while the database hangs.
             let looked = tokio::select! {
                 looked = tokio::time::timeout(LOOK_TIMEOUT, looking) => looked
                     .unwrap_or_else(|_| Err("the database does not answer".into())),
@@ -121,7 +121,7 @@ impl Status {
             });
         }
         drop(screen);
-        // What was seen last stays readable.
+        // The last status stays readable.
         print(&format!("{text}\n"))?;
         Ok(ExitCode::SUCCESS)
     }

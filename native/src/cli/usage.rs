@@ -58,13 +58,13 @@ impl Usage {
     }
 }
 
-/// A file that usage events are added to.
+/// A file to which usage events are appended.
 struct Archive {
     file: File,
 }
 
 impl Archive {
-    /// Others on the machine must not read who used what.
+    /// Other users of the machine must not read the usage.
     fn open(path: &Path) -> std::io::Result<Self> {
         let mut file = OpenOptions::new()
             .read(true)
@@ -72,10 +72,10 @@ impl Archive {
             .create(true)
             .mode(0o600)
             .open(path)?;
-        // A name is safe once its folder is.
+        // A new file survives a crash only after its folder is synced.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
-        // A process that died has left half a line.
+        // A process that crashed may have left half a line.
         if file.metadata()?.len() > 0 {
             let mut last = [0];
             file.seek(SeekFrom::End(-1))?;
@@ -87,7 +87,7 @@ impl Archive {
         Ok(Self { file })
     }
 
-    /// They are on the disk when it returns.
+    /// The events are on disk when this returns.
     fn keep(&mut self, events: &[UsageEvent]) -> std::io::Result<()> {
         let mut lines = BufWriter::new(&mut self.file);
         for event in events {

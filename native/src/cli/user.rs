@@ -1,4 +1,4 @@
-//! `weir user`: what `/admin` does, from a shell.
+//! `weir user`: the operations of `/admin` from a shell.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -171,7 +171,7 @@ impl Action {
     }
 }
 
-/// Prints a value as JSON, or as text.
+/// Prints a value as JSON or as text.
 fn shown(value: &Value, json: bool, text: impl Fn(&Value) -> String) -> CommandResult {
     if json {
         print_json(value)?;

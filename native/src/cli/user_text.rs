@@ -1,4 +1,4 @@
-//! A user as text, from the same JSON that `/admin` answers with.
+//! A user as text, from the same JSON as `/admin` returns.
 
 use std::fmt::Write as _;
 
@@ -97,7 +97,7 @@ pub(super) fn holder(view: &Value) -> String {
     text
 }
 
-/// The usage of a user, a line for each period and meter.
+/// A user's usage, one line per period and meter.
 pub(super) fn usage(rows: &Value) -> String {
     let rows: Vec<&Value> = items(rows).collect();
     if rows.is_empty() {
@@ -133,7 +133,7 @@ fn word(value: &Value) -> String {
     }
 }
 
-/// A time to the minute.
+/// A time, to the minute.
 fn moment(value: &Value) -> String {
     let at: Option<jiff::Timestamp> = value.as_str().and_then(|text| text.parse().ok());
     at.map_or_else(|| word(value), |at| at.strftime("%Y-%m-%d %H:%M UTC").to_string())

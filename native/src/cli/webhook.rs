@@ -1,4 +1,4 @@
-//! `weir webhook`: who is told what.
+//! `weir webhook`: manages webhooks and their deliveries.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use weir_ledger::control::{self, Replay, TestDelivery, Webhook as Row};
 use super::connection::connected;
 use super::output::{CommandResult, actor, counted, print, print_error, table_text};
 
-/// How long a test is waited for: longer than a receiver may take to answer.
+/// How long to wait for a test: longer than a receiver may take to respond.
 const PATIENCE: Duration = Duration::from_secs(25);
 
 #[derive(Subcommand)]
