@@ -14,7 +14,7 @@ import { onShown } from "./tabs.ts";
 import { type Key, language, meterName, onLanguage, planName, t } from "./text.ts";
 
 const burst = 50;
-/** Of the six connections that a browser opens to a server. Others ask for the quota meanwhile, or listen. */
+/** Of a browser's six connections to a server. The others read the quota meanwhile, or stream events. */
 const submitters = 3;
 
 const who = element("who", HTMLElement);
@@ -30,7 +30,7 @@ const one = element("submit-one", HTMLButtonElement);
 const many = element("submit-many", HTMLButtonElement);
 
 let usage: Usage | undefined;
-/** Those that this server gives development tokens for. */
+/** The plans that this server issues development tokens for. */
 let plans: string[] = [];
 
 void openApi()
@@ -38,7 +38,7 @@ void openApi()
     plans = document.components?.schemas?.WantedToken?.properties?.tier?.enum ?? [];
     showPlans();
   })
-  // The page shows at the top that the server is away.
+  // The top of the page shows that the server is unavailable.
   .catch(() => {});
 tokenForm.addEventListener("submit", (event) => {
   event.preventDefault();
@@ -57,7 +57,7 @@ onUsage((now) => {
   usage = now;
   show();
 });
-// Another product has no analyses to submit.
+// The catalogue of another product has no analyses to submit.
 onLanes(({ services }) => {
   one.hidden = many.hidden = !services[analysis];
 });
@@ -92,7 +92,7 @@ function show(): void {
   const hadFocus = goes.contains(document.activeElement);
   signedOut.hidden = usage !== undefined;
   signedIn.hidden = usage === undefined;
-  // What had the focus is gone.
+  // The focused element is hidden now.
   if (hadFocus) (usage ? one : tierButtons.querySelector("button"))?.focus();
   allowanceFor(usage !== undefined);
   many.textContent = t("submitMany", { n: burst });
@@ -105,7 +105,7 @@ function show(): void {
   );
 }
 
-/** What of a plan is used, reserved and left in a window, in one bar. */
+/** The used, reserved and remaining parts of a plan's limit in a window, as one bar. */
 function bar(meter: string, { window, used, reserved, limit, remaining, reset_at }: WindowQuota): HTMLElement {
   const box = make("div", "", "quota");
   const number = new Intl.NumberFormat(language);
@@ -134,16 +134,16 @@ async function submitFiles(): Promise<void> {
   await submitEach(1, analysis, () => ({ files: someFiles() }), one);
 }
 
-/** Submits many jobs that take a moment each, so that they can be seen waiting. */
+/** Submits many short jobs, so that some can be seen waiting. */
 async function submitMany(): Promise<void> {
   const isSlow = lanes()?.services[demo] !== undefined;
   await submitEach(burst, isSlow ? demo : analysis, () => (isSlow ? {} : { files: someFiles() }), many);
 }
 
-/** `args` may throw what is wrong with them. */
+/** `args` may throw a `Fault`. */
 async function submitEach(count: number, service: string, args: () => unknown, button: HTMLElement): Promise<void> {
   if (one.ariaDisabled) return;
-  // Not `disabled`, which would take the focus away from the button that was pressed.
+  // Not `disabled`, which would remove the focus from the pressed button.
   one.ariaDisabled = many.ariaDisabled = "true";
   hideNotice();
   const refusals: unknown[] = [];
@@ -170,14 +170,14 @@ async function submitEach(count: number, service: string, args: () => unknown, b
   await refreshUsage().catch((error) => showProblem(error, button));
 }
 
-/** A way on for a user whose quota is used up. */
+/** Offers a larger plan to a user without remaining quota. */
 function offerLargerPlan(): void {
   if (usage?.tier !== "free" || !plans.includes("pro")) return;
   const label = t("signInAsPlan", { plan: planName("pro") });
   element("notice-text", HTMLElement).append(makeButton(label, () => void signInInstead("pro"), "small"));
 }
 
-/** The jobs and the quota of the previous user go before those of the next come. */
+/** Hides the previous user's jobs and quota before the next user's arrive. */
 async function signInInstead(plan: string): Promise<void> {
   try {
     const token = await developmentToken(plan);

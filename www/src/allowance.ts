@@ -11,7 +11,7 @@ let signedIn = false;
 setInterval(show, 1000);
 onLanguage(show);
 
-/** Shows how many anonymous submissions are left, counting down to when they are all there again. */
+/** Shows the remaining anonymous submissions, with a countdown to the reset. */
 export function showAllowance(allowance: Allowance | undefined): void {
   if (allowance) current = allowance;
   show();
@@ -31,7 +31,7 @@ function show(): void {
   const limit = current.limit ?? current.left;
   const seconds = Math.ceil((current.renewsAt - Date.now()) / 1000);
   const left = seconds > 0 ? current.left : limit;
-  // Past some number they could not be told apart; the words say it anyway.
+  // More drops would be indistinguishable. The text shows the exact number.
   const shown = Math.min(limit, 20);
   drops.replaceChildren(
     ...Array.from({ length: shown }, (_, n) => make("i", "", n < (left / limit) * shown ? "full" : "")),

@@ -5,7 +5,7 @@ import { Fault } from "./problems.ts";
 import { serviceName, t } from "./text.ts";
 import { run } from "./try.ts";
 
-/** Where the catalogue has no analysis, jobs of any service are submitted with arguments that one writes oneself. */
+/** Submits jobs of any service with arguments that the visitor enters, if the catalogue has no analysis. */
 
 const ours = element("form", HTMLFormElement);
 const form = element("any-form", HTMLFormElement);
@@ -44,7 +44,7 @@ function parsed(text: string): object {
     const value: unknown = JSON.parse(text);
     if (typeof value === "object" && value !== null && !Array.isArray(value)) return value;
   } catch {
-    // Said below.
+    // The error is thrown below.
   }
   throw new Fault("notObject");
 }

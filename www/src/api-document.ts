@@ -1,6 +1,6 @@
 import { fetchDocument } from "./api.ts";
 
-/** What of an OpenAPI 3.1 document the page reads. */
+/** The parts of an OpenAPI 3.1 document that the page reads. */
 export interface OpenApi {
   info: { title: string; version: string; description?: string };
   paths: Record<string, Record<string, Operation>>;
@@ -29,7 +29,7 @@ export interface Schema {
 
 let document: Promise<OpenApi> | undefined;
 
-/** The server's own description of its API, asked for once. */
+/** The server's description of its API, requested once. */
 export function openApi(): Promise<OpenApi> {
   document ??= fetchDocument<OpenApi>("/api/openapi.json").catch((error: unknown) => {
     document = undefined;

@@ -3,7 +3,7 @@ import { element, make } from "./elements.ts";
 import { showProblem } from "./notice.ts";
 import { onLanguage, t } from "./text.ts";
 
-/** The server's OpenAPI document, to be read. It is in English, as the server writes it. */
+/** Renders the server's OpenAPI document. Its text is always English. */
 
 const place = element("document", HTMLElement);
 const methods = ["get", "post", "put", "patch", "delete"] as const;
@@ -35,7 +35,7 @@ function write(document: OpenApi): void {
   place.replaceChildren(make("h3", t("routes")), ...routes, make("h3", t("types")), ...types);
 }
 
-/** Jobs first, and last the routes that no edge forwards. */
+/** Jobs come first, and routes that no edge forwards come last. */
 function rank(path: string): number {
   if (isOriginOnly(path)) return 3;
   if (path.startsWith("/api/dev/")) return 2;
@@ -126,7 +126,7 @@ function paragraph(text: string): HTMLElement {
   return made;
 }
 
-/** Code in backticks stays code; the rest is text. */
+/** Code in backticks stays code; everything else is text. */
 function english(text: string | undefined): HTMLElement {
   const made = make("span");
   made.lang = "en";

@@ -28,11 +28,11 @@ export interface SourceFile {
   content: string;
 }
 
-/** An answer that is not what was asked for: problem details (RFC 9457). */
+/** An error response: problem details (RFC 9457). */
 export class Refusal extends Error {
   readonly status: number;
   readonly headers: Headers;
-  /** The plan's, in the window that was exceeded. */
+  /** The plan's quota in the exceeded window. */
   readonly quota: Quota | undefined;
   readonly policies: string[];
 
@@ -40,7 +40,7 @@ export class Refusal extends Error {
     super(problem.detail ?? problem.title ?? `HTTP ${status}`);
     this.status = status;
     this.headers = headers;
-    // What is full longest decides.
+    // The window with the latest reset decides.
     this.quota = problem.windows?.toSorted((a, b) => a.reset_at.localeCompare(b.reset_at)).at(-1) ?? problem.quota;
     this.policies = problem["violated-policies"] ?? [];
   }
@@ -57,13 +57,13 @@ interface Problem {
 interface Asking {
   method?: string;
   body?: unknown;
-  /** Instead of the signed-in user's, which the cookie holds. */
+  /** Replaces the signed-in user's token, which is in the cookie. */
   token?: string | undefined;
-  /** What an anonymous submitter proves itself with. */
+  /** Authenticates an anonymous submitter. */
   jobToken?: string | undefined;
 }
 
-/** A request as it is sent. */
+/** A request as sent. */
 export interface Sent {
   method: string;
   path: string;
@@ -73,12 +73,12 @@ export interface Sent {
 
 const listeners: ((sent: Sent, settled: Promise<void>) => void)[] = [];
 
-/** Called with each request; `settled` resolves when it was answered, or never will be. */
+/** Called with each request; `settled` resolves when the request has a response or has failed. */
 export function onRequest(listener: (sent: Sent, settled: Promise<void>) => void): void {
   listeners.push(listener);
 }
 
-/** Longer than any answer takes, in milliseconds. */
+/** A time limit above the duration of any response, in milliseconds. */
 const longest = 60_000;
 
 async function ask<T>(
@@ -122,7 +122,7 @@ export async function submitBatch(service: string, args: unknown[], token: strin
   return body.jobs;
 }
 
-/** Submits a job of each of these users to the queue that they share; only a development server has it. */
+/** Submits a job of each of these users to the queue that they share. Only development servers support it. */
 export async function submitShared(run: string, users: number[], token: string | undefined): Promise<SharedJob[]> {
   return (await ask<SharedJob[]>("/api/dev/shared-queue", { method: "POST", body: { run, users }, token })).body;
 }
@@ -132,12 +132,12 @@ export async function listShared(run: string, token: string | undefined): Promis
   return (await ask<SharedJob[]>(`/api/dev/shared-queue?run=${run}`, { token })).body;
 }
 
-/** Reads a job, as the signed-in user unless told as whom. */
+/** Reads a job as the signed-in user, or with the given token. */
 export async function readJob(id: number, as: Pick<Asking, "token" | "jobToken"> = {}): Promise<Job> {
   return (await ask<Job>(`/api/jobs/${id}`, as)).body;
 }
 
-/** The newest jobs, or the newest of those before one. */
+/** The newest jobs, or the newest of those before `before`. */
 export async function listJobs(limit: number, token?: string, before?: number): Promise<Job[]> {
   const page = before === undefined ? "" : `&before=${before}`;
   return (await ask<Job[]>(`/api/jobs?limit=${limit}${page}`, { token })).body;
@@ -151,7 +151,7 @@ export async function readUsage(token?: string): Promise<Usage> {
   return (await ask<Usage>("/api/usage", { token })).body;
 }
 
-/** A token for a new user of a tier; only a server in development mode gives one out. */
+/** A token for a new user of a tier; only servers in development mode issue one. */
 export async function developmentToken(tier: string): Promise<string> {
   return (await ask<Given>("/api/dev/token", { method: "POST", body: { tier } })).body.token;
 }

@@ -6,13 +6,13 @@ import { sessionToken } from "./session.ts";
 import { onShown } from "./tabs.ts";
 import { onLanguage, t } from "./text.ts";
 
-/** The last request that did something, as a command. */
+/** Shows the last request that changed something, as a command. */
 
 const title = element("curl-title", HTMLElement);
 const place = element("curl", HTMLElement);
 const copy = element("copy", HTMLButtonElement);
 
-/** A longer body does not belong on a command line. */
+/** A longer body does not fit on a command line. */
 const longestBody = 4000;
 
 let last: (Sent & { session: string | undefined }) | undefined;
@@ -57,12 +57,12 @@ function command({ method, path, headers, body, session }: NonNullable<typeof la
   return `${t("bodyInFile", { size })}\n${[...lines, "-d @body.json"].join(" \\\n  ")}`;
 }
 
-/** As people write it: a browser gives the names of headers in lower case. */
+/** The usual spelling: a browser returns header names in lower case. */
 function capitalised(name: string): string {
   return name.replace(/\b[a-z]/g, (letter) => letter.toUpperCase());
 }
 
-/** As a shell takes it for one word. */
+/** Quotes a text as one word of a shell. */
 function quoted(text: string): string {
   return `'${text.replaceAll("'", "'\\''")}'`;
 }

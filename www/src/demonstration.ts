@@ -1,15 +1,15 @@
 /**
- * The services of the demonstration, as the shipped weir.toml names them. With another catalogue the page has what any
- * service needs, and none of what only these have.
+ * The demonstration's services, by their names in the shipped weir.toml. With another catalogue, the page shows only
+ * the features that work with any service.
  */
 
 /** Finds the tests in files. */
 export const analysis = "analysis";
 
-/** Makes a specification of the tests that an analysis has found. */
+/** Renders a specification of the tests that an analysis has found. */
 export const specview = "specview";
 
-/** Does nothing, for a known time. */
+/** Waits for a given time. */
 export const demo = "demo";
 
 /** The same work in one queue for all users, without Weir's admission. */

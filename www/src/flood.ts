@@ -22,11 +22,11 @@ import { compare, Scoreboard, setSentence } from "./scoreboard.ts";
 import { onLanguage, t } from "./text.ts";
 import { comparisonAt, type Newcomer, sentenceAt, type Tracks } from "./verdict.ts";
 
-/** How many jobs each of the flooding users submits. All are on the Free plan, which allows 50 a month. */
+/** The number of jobs of each flooding user. All are on the Free plan, which allows 50 a month. */
 const floods = [50, 34, 20] as const;
 const total = floods.reduce((sum, jobs) => sum + jobs, 0);
 const you = floods.length;
-/** The pictures are this much behind, so that everything up to then is known and is shown in its order. */
+/** The pictures lag this many milliseconds behind. By then all events are known and can be shown in order. */
 const lag = 450;
 const pollEvery = 150;
 
@@ -72,7 +72,7 @@ for (const [name, board] of Object.entries(boards))
     () => {},
   );
 
-/** Finds out what this server allows. A server without the demonstration shows the recording, once by itself. */
+/** Checks what this server supports. A server without the demonstration shows the recording, once automatically. */
 export async function preparePicture(): Promise<void> {
   const document = await openApi();
   await Promise.race([firstLanes, pause(2000)]);
@@ -101,18 +101,18 @@ class Run implements Tracks {
   readonly id = crypto.randomUUID();
   readonly weir = emptyScene(false);
   readonly shared = emptyScene(true);
-  /** By the place of the user in the scene. */
+  /** Indexed like the users of the scene. */
   readonly tokens: (string | undefined)[] = [];
   readonly recorded = false;
   newcomer: Newcomer | undefined;
   submitting = true;
-  /** How far the server's clock is behind ours, at most. */
+  /** The maximum lag of the server's clock behind the browser's. */
   #skew = Infinity;
   #shownUntil = 0;
 
   takeJobs(user: number, jobs: Job[]): void {
     let isNew = this.weir.take(jobs.map((job) => sceneJob(user, job)));
-    // The number of slots is the server's setting; it is at least as many as are in use at once.
+    // The number of slots is the server's setting. It is at least the highest number in use at once.
     const used = jobs.filter((job) => !isFinished(job) && job.waiting_for !== "slot").length;
     const owner = this.weir.users[user];
     if (owner && owner.slots < used) {
@@ -141,7 +141,7 @@ class Run implements Tracks {
     if (isNew) board.picture.wake();
   }
 
-  /** The moment that the pictures show, by the server's clock. It never goes back. */
+  /** The moment that the pictures show, by the server's clock. It never decreases. */
   readonly moment = (): number => {
     if (this.#skew !== Infinity) this.#shownUntil = Math.max(this.#shownUntil, Date.now() - this.#skew - lag);
     return this.#shownUntil;
@@ -201,7 +201,7 @@ async function begin(): Promise<void> {
   } catch (error) {
     run = undefined;
     if (error instanceof Refusal && error.status === 404) {
-      // The edge does not forward development's routes.
+      // The edge does not forward development routes.
       canRun = false;
       void replay().catch((error) => showProblem(error, start));
     } else {
@@ -240,7 +240,7 @@ async function newcomer(): Promise<void> {
   }
 }
 
-/** A newcomer joins once the flood is in, and while some of it is left. */
+/** A newcomer joins once the flood is submitted, and while some of its jobs remain. */
 function canJoin(): boolean {
   return run !== undefined && !run.submitting && run.newcomer === undefined && !run.isOver;
 }
@@ -255,7 +255,7 @@ function open(): Run {
   return mine;
 }
 
-/** Not `disabled`, which would take the focus away from the button that was pressed. */
+/** Not `disabled`, which would remove the focus from the pressed button. */
 function showButtons(): void {
   const words = canRun ? (run?.isOver ? "floodAgain" : "floodIt") : "playRecording";
   if (start.textContent !== t(words)) start.textContent = t(words);
@@ -268,7 +268,7 @@ function showButtons(): void {
 async function follow(mine: Run): Promise<void> {
   while (run === mine && !mine.isOver) {
     await pause(pollEvery);
-    // One after the other: a browser opens six connections to a server, and others need theirs.
+    // One at a time: a browser opens six connections to a server, and other requests need theirs.
     for (const [user, token] of mine.tokens.entries()) {
       if (token === undefined || !mine.weir.unfinished(user)) continue;
       await listJobs(100, token).then(
@@ -285,7 +285,7 @@ async function follow(mine: Run): Promise<void> {
   if (run === mine) show(mine, mine.moment());
 }
 
-/** Writes the sentence and the bars for what the pictures show. */
+/** Updates the sentence and the bars to match the pictures. */
 function show(tracks: Tracks, at: number): void {
   const landed = (track: "weir" | "shared", id: number): boolean => boards[track].picture.landed(id);
   setSentence(() => sentenceAt(tracks, at, landed));

@@ -3,7 +3,7 @@ import { element } from "./elements.ts";
 import { placeNear, reveal } from "./messages.ts";
 import { t } from "./text.ts";
 
-/** Shows next to the pressed button that a submission has no answer yet. */
+/** Shows next to the pressed button that a submission has no response yet. */
 
 const patience = 4000;
 
@@ -26,7 +26,7 @@ onRequest(({ method }, settled) => {
 function show(): void {
   const waited = Date.now() - Math.min(...[...open].map((request) => request.since));
   place.hidden = !(open.size > 0 && waited > patience);
-  // A screen reader reads it once, not every second.
+  // Written once, so that a screen reader does not read it every second.
   if (place.hidden) place.textContent = "";
   else if (place.textContent === "") {
     place.textContent = t("hanging", { n: Math.floor(waited / 1000) });

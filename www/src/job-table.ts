@@ -20,19 +20,19 @@ body.addEventListener("click", (event) => {
   const button = (event.target as HTMLElement).closest("button");
   if (button) actions?.[button.dataset.action as Action](Number(button.dataset.job));
 });
-// What is being pressed must not become another job's button under the finger.
+// A button must not switch to another job while it is being pressed.
 body.addEventListener("pointerdown", () => (held = true));
 for (const name of ["pointerup", "pointercancel"])
   addEventListener(name, () => {
     if (!held) return;
-    // After the click that comes of it.
+    // After the resulting click.
     setTimeout(() => {
       held = false;
       draw();
     });
   });
 
-/** The running jobs, then those that wait, in queue order, then those that are over, the newest first. */
+/** Running jobs first, then waiting ones in queue order, then finished ones, the newest first. */
 export function inOrder(jobs: Job[]): Job[] {
   const rank = (job: Job): number => {
     if (job.status === "running") return 0;
@@ -47,8 +47,8 @@ export function inOrder(jobs: Job[]): Job[] {
 }
 
 /**
- * Writes the rows. A row is a place in the list and not a job: when a job comes to another place, words change and no
- * element moves, so that nothing jumps under the eye.
+ * Writes the rows. A row is a position in the list, not a job. When a job moves, the text of rows changes and no
+ * element moves, so that nothing jumps on the screen.
  */
 export function showJobs(jobs: Job[], toDo: Actions): void {
   actions = toDo;
@@ -72,7 +72,7 @@ function draw(): void {
   if (hadFocus) keepFocus(focused.job, focused.action);
 }
 
-/** The focus stays with the job, wherever its row is now. */
+/** Keeps the focus on the job, wherever its row is now. */
 function keepFocus(job: string | undefined, action: string | undefined): void {
   const active = document.activeElement;
   if (active instanceof HTMLElement && active.dataset.job === job && active.dataset.action === action) return;
@@ -92,13 +92,13 @@ function write(row: HTMLTableRowElement, job: Job, place: number | undefined): v
   const cells = [make("td", String(job.id)), make("td", serviceName(job.service)), state, make("td", cost), buttons];
   for (const [n, cell] of cells.entries()) {
     const before = row.cells[n];
-    // A button that stays keeps the focus, also for when a dialog that it has opened is closed.
+    // A button that stays keeps the focus, including after the dialog that it opened is closed.
     if (!before) row.append(cell);
     else if (before.innerHTML !== cell.innerHTML) before.replaceWith(cell);
   }
 }
 
-/** How far a job is, if it says so. */
+/** The job's progress, if it reports any. */
 function bar(job: Job): HTMLProgressElement[] {
   if (!job.progress) return [];
   const made = make("progress");

@@ -8,13 +8,13 @@ import { onUsage, refreshUsage } from "./session.ts";
 import { Stream } from "./stream.ts";
 import { language, onLanguage } from "./text.ts";
 
-/** Finished jobs beyond this many are left out, the oldest first; one that is not finished never is. */
+/** The maximum number of finished jobs; the oldest are dropped. Unfinished jobs are always kept. */
 const finishedAtMost = 500;
 const pageSize = 100;
 const table = element("jobs-table", HTMLElement);
 
 const jobs = new Map<number, Job>();
-/** Tells of every change of every job, over one connection: a browser opens no more than six to a server. */
+/** Streams every change of every job over one connection, because a browser opens no more than six to a server. */
 let stream: Stream | undefined;
 let drawing = false;
 
@@ -40,13 +40,13 @@ function clear(): void {
   show();
 }
 
-/** The newest jobs as they are, when the stream opens and whenever it opens again. */
+/** The current newest jobs, each time the stream opens. */
 async function begin(newest: Job[]): Promise<void> {
   const opened = stream;
   for (const job of newest) take(job);
-  // It may have opened again without the token, which has expired; then these are nobody's.
+  // The stream may have reopened after the token expired. Then these jobs are not the user's.
   void refreshUsage().catch(() => {});
-  // Those that came before and are not finished must not be hidden by a burst.
+  // A burst must not hide older unfinished jobs.
   const oldest = Math.min(...[...jobs.values()].filter((job) => !isFinished(job)).map((job) => job.id));
   let page = newest;
   while (page.length === pageSize && jobs.size < 2 * finishedAtMost) {
@@ -65,13 +65,13 @@ function change(job: Job): void {
 
 function take(job: Job): void {
   const before = jobs.get(job.id);
-  // The answer to a request may come after the event that tells what happened next.
+  // A response may arrive after the event of a later change.
   if (before && isFinished(before) && !isFinished(job)) return;
   jobs.set(job.id, job);
   show();
 }
 
-/** Much may happen within a moment, and is drawn once. */
+/** Batches changes in quick succession into one update. */
 function show(): void {
   if (drawing) return;
   drawing = true;

@@ -26,7 +26,7 @@ function show(): void {
     const cells = [
       number.format(service.parked),
       number.format(sum("queued")),
-      // Other clients of the queue have workers that the server does not know.
+      // Other clients of the queue have workers unknown to the server.
       running > workers ? number.format(running) : t("ofWorkers", { running, workers }),
       oldest < 100 ? "–" : t("seconds", { n: number.format(oldest / 1000) }),
     ];

@@ -1,11 +1,11 @@
-/** Where the parts of a picture are, in pixels of its canvas, as the style sheet has laid out their boxes. */
+/** The positions of a picture's parts, in pixels of its canvas, as the style sheet lays out their boxes. */
 
 export interface Point {
   x: number;
   y: number;
 }
 
-/** Where a dot is, and its radius. */
+/** A dot's position and radius. */
 export interface Dot extends Point {
   r: number;
 }
@@ -25,7 +25,7 @@ export interface Layout {
   done: Box;
   /** The colour of the workers' frames. */
   edge: string;
-  /** The colour of places that are still empty. */
+  /** The color of empty places. */
   line: string;
   workers(count: number): Point[];
 }
@@ -63,7 +63,7 @@ function pile(box: Box, count: number): Point[] {
   }));
 }
 
-/** The nth of a queue, whose head is at the right. Where that is too narrow, the queue zigzags. */
+/** The position of the nth job of a queue, with the head at the right. If the box is too narrow, the queue zigzags. */
 export function queueSpot(box: Box, n: number, longest: number): Dot {
   const step = Math.min(13, box.width / (longest + 1));
   const zigzag = step < 7;
@@ -75,7 +75,7 @@ export function queueSpot(box: Box, n: number, longest: number): Dot {
   };
 }
 
-/** The nth of a queue that fills its box in columns; the head is at the top right. */
+/** The position of the nth job of a queue that fills its box in columns; the head is at the top right. */
 export function blockSpot(box: Box, n: number, total: number): Dot {
   const pitch = pitchFor(box, total);
   const inColumn = Math.max(1, Math.floor(box.height / pitch));
@@ -86,7 +86,7 @@ export function blockSpot(box: Box, n: number, total: number): Dot {
   };
 }
 
-/** The nth of a sequence that is written like text. */
+/** The position of the nth element of a sequence in reading order. */
 export function sequenceSpot(box: Box, n: number, total: number): Dot {
   const pitch = pitchFor(box, total);
   const inRow = Math.max(1, Math.floor(box.width / pitch));

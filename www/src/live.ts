@@ -3,7 +3,7 @@ import { element } from "./elements.ts";
 import { Stream } from "./stream.ts";
 import { language, onLanguage, t } from "./text.ts";
 
-/** The server sends data about once a second; after a silence this long, what is shown may be old. */
+/** The server sends data about once a second. After a silence this long, the shown data may be old. */
 const patience = 4000;
 
 const sign = element("live", HTMLElement);
@@ -17,13 +17,13 @@ let latest: Lanes | undefined;
 let aliveAt = Date.now();
 let wasAlive = false;
 
-/** Called with the lanes whenever the server sends them, and at once when they are known. */
+/** Called with the lanes whenever the server sends them, and at once if they are already known. */
 export function onLanes(listener: (lanes: Lanes) => void): void {
   listeners.push(listener);
   if (latest) listener(latest);
 }
 
-/** Called when the server answers again after a silence. */
+/** Called when the server responds again after a silence. */
 export function onRecovery(listener: () => void): void {
   recoveries.push(listener);
 }

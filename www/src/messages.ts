@@ -8,7 +8,7 @@ export function placeNear(message: HTMLElement, cause: Element | null | undefine
   else head?.after(message);
 }
 
-/** Scrolls as little as it takes. */
+/** Scrolls by the minimum distance. */
 export function reveal(message: HTMLElement): void {
   message.scrollIntoView({ block: "nearest" });
 }

@@ -18,7 +18,7 @@ element("notice-close", HTMLButtonElement).addEventListener("click", hideNotice)
 onLanguage(() => {
   if (shown) write();
 });
-// A notice ends with its reason: the server answers again, or another user has signed in.
+// A notice disappears with its cause: the server responds again, or another user has signed in.
 onRecovery(() => {
   if (shown && isUnreachable(shown.error)) hideNotice();
 });
@@ -31,13 +31,13 @@ onUsage((usage) => {
 
 export function hideNotice(): void {
   clearInterval(timer);
-  // What is in it must not take the focus along.
+  // Moves the focus out of the notice before hiding it.
   if (place.contains(document.activeElement)) document.querySelector<HTMLElement>("[aria-selected=true]")?.focus();
   shown = undefined;
   place.hidden = true;
 }
 
-/** Shows next to its cause why something failed, and counts down to when to try again. */
+/** Shows the failure next to its cause, and counts down to the next try. */
 export function showProblem(error: unknown, cause?: Element): void {
   hideNotice();
   placeNear(place, cause);
@@ -80,7 +80,7 @@ function isUnreachable(error: unknown): boolean {
 
 function countdown(until: number): HTMLElement {
   const line = make("div", "", "countdown");
-  // A screen reader is told the time once, not every second.
+  // A screen reader reads the time once, not every second.
   line.setAttribute("aria-live", "off");
   const show = (): void => {
     const left = Math.ceil((until - Date.now()) / 1000);

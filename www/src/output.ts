@@ -10,9 +10,9 @@ const body = element("output-body", HTMLElement);
 
 element("output-close", HTMLButtonElement).addEventListener("click", () => dialog.close());
 
-/** Shows what a job has made: as its service's output is known, else as JSON. */
+/** Shows a job's output: in its service's form if that is known, otherwise as JSON. */
 export async function showOutput(listed: Job): Promise<void> {
-  // Lists have no outputs.
+  // Jobs from lists have no outputs.
   const job = listed.output ? listed : await readJob(listed.id);
   title.textContent = `${t("job")} ${job.id}`;
   const output = job.output as (Partial<AnalysisOutput> & Partial<SpecviewOutput>) | null | undefined;

@@ -2,20 +2,20 @@ import { make } from "./elements.ts";
 import { blockSpot, type Dot, type Layout, layOut, type Point, queueSpot, sequenceSpot } from "./layout.ts";
 import type { QueueStatus, Scene, SceneJob } from "./scene.ts";
 
-/** Until a dot has gone two thirds of its way, in milliseconds: within a queue, and from there on. */
+/** The time until a dot has covered two thirds of its way, in milliseconds: within a queue, and after it. */
 const [queueTime, wayTime] = [110, 55];
 const frameTime = 1000 / 60;
 const userCount = 4;
 /** How far the canvas extends beyond its stage, as in the style sheet, so that no dot at an edge is clipped. */
 const margin = 6;
-/** As many as one user submits; all queues have the same measure. */
+/** The maximum number of jobs that one user submits; all queues have the same scale. */
 const longestQueue = 50;
 
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 /**
- * Draws where each job is. A canvas, because two hundred moving elements are too slow on a small machine; the same is
- * in words next to it.
+ * Draws the position of each job. A canvas, because two hundred moving elements are too slow on a small machine. The
+ * text next to it contains the same information.
  */
 export class Picture {
   readonly #stage: HTMLElement;
@@ -31,14 +31,14 @@ export class Picture {
   #ink = "";
   #frame: number | undefined;
   #pause: ReturnType<typeof setTimeout> | undefined;
-  /** When the previous frame was, unless there was a rest in between. */
+  /** The time of the previous frame; undefined after a rest. */
   #last: number | undefined;
   /** Called at each frame with the moment that the picture shows. */
   #onMoment: (at: number) => void = () => {};
 
   readonly #expected: readonly number[];
 
-  /** `expected` is how many jobs each user will submit. */
+  /** `expected` is the number of jobs that each user will submit. */
   constructor(stage: HTMLElement, expected: readonly number[]) {
     this.#stage = stage;
     this.#canvas = stage.querySelector("canvas") ?? stage.appendChild(make("canvas"));
@@ -51,7 +51,7 @@ export class Picture {
     void document.fonts.ready.then(() => this.#measure());
   }
 
-  /** Shows a scene from now on; the clock returns the moment to show. */
+  /** Starts showing a scene; the clock returns the moment to show. */
   show(scene: Scene, clock: () => number, onMoment: (at: number) => void): void {
     this.#scene = scene;
     this.#clock = clock;
@@ -62,18 +62,18 @@ export class Picture {
     this.wake();
   }
 
-  /** Whether a job's dot has reached its place among the jobs that are done. */
+  /** Whether a job's dot has reached its place among the finished jobs. */
   landed(id: number): boolean {
     return this.#landed.has(id);
   }
 
-  /** Draws until everything is in its place, and again at the next known change. */
+  /** Draws until every dot is in its place, and again at the next known change. */
   wake(): void {
     clearTimeout(this.#pause);
     this.#frame ??= requestAnimationFrame((now) => this.#draw(now));
   }
 
-  /** Nothing moves, and drawing on would use up a battery. New data wakes the picture. */
+  /** Stops drawing while nothing moves, to save the battery. New data wakes the picture. */
   #rest(scene: Scene, at: number): void {
     this.#last = undefined;
     const next = scene.next(at);
@@ -130,7 +130,7 @@ export class Picture {
     else this.#rest(scene, at);
   }
 
-  /** A job comes in from the left, or is in its place at once with reduced motion. */
+  /** A job enters from the left, or appears in its place with reduced motion. */
   #arrival(layout: Layout, spot: Dot): Dot {
     return still.matches ? { ...spot } : { ...spot, x: Math.max(layout.queues[0]?.left ?? 0, spot.x - 40), r: 0 };
   }
@@ -177,7 +177,7 @@ export class Picture {
     return free;
   }
 
-  /** A busy worker has the colour of the job's user. */
+  /** A busy worker has the color of the job's user. */
   #drawWorkers(context: CanvasRenderingContext2D, layout: Layout, queues: QueueStatus[], workers: Point[]): void {
     const busy = new Map<number, number>();
     for (const { running } of queues)
@@ -192,7 +192,7 @@ export class Picture {
     }
   }
 
-  /** Where the jobs will wait and end, so that the picture can be read before the flood. */
+  /** Marks where jobs will wait and end, so that the picture makes sense before the flood. */
   #drawEmptyQueues(context: CanvasRenderingContext2D, layout: Layout, shared: boolean): void {
     context.lineWidth = 1;
     const total = this.#expected.reduce((sum, jobs) => sum + jobs, 0);

@@ -1,4 +1,4 @@
-/** Does things a few at a time: a browser opens six connections to a server, and others need theirs. */
+/** Runs a few tasks at a time: a browser opens six connections to a server, and other requests need theirs. */
 export class Pool {
   readonly #size: number;
 
@@ -6,7 +6,7 @@ export class Pool {
     this.#size = size;
   }
 
-  /** Does all, in their order; throws what the first failure throws, and starts nothing more then. */
+  /** Runs all tasks in order. After a failure, it throws that error and starts no further task. */
   async all(things: (() => Promise<void>)[]): Promise<void> {
     let next = 0;
     let failed = false;

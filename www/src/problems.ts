@@ -1,15 +1,15 @@
 import { Refusal } from "./api.ts";
 import { type Key, language, t } from "./text.ts";
 
-/** The most that a submission's body may have, as the server has it. */
+/** Maximum size of a submission's body, as on the server. */
 export const largestBody = 256 * 1024;
 
-/** Something that the browser sees by itself, so that no request is spent on it. */
+/** A problem that the browser detects itself, without a request. */
 export class Fault extends Error {
   readonly words: Key;
   readonly values: Record<string, string | number>;
 
-  /** `words` has a text that is called the same with `Text` at its end. */
+  /** `words` is the key of the title; the same key with the suffix `Text` is the text. */
   constructor(words: "tooLarge" | "hasNul" | "notText" | "longName" | "manyFiles" | "notObject", values = {}) {
     super(words);
     this.words = words;
@@ -20,11 +20,11 @@ export class Fault extends Error {
 export interface Words {
   title: string;
   text: string;
-  /** What only the server knows, in its words. */
+  /** Details from the server, in its own words. */
   detail?: string;
 }
 
-/** What went wrong, in the reader's language. */
+/** The problem in the reader's language. */
 export function inWords(error: unknown): Words {
   if (error instanceof Fault)
     return { title: t(error.words, error.values), text: t(`${error.words}Text` as Key, error.values) };

@@ -1,14 +1,13 @@
-/** What a response tells about an anonymous allowance, from the fields RateLimit and RateLimit-Policy. */
+/** The anonymous allowance in a response's fields RateLimit and RateLimit-Policy. */
 export interface Allowance {
   limit: number | undefined;
   left: number;
-  /** When it is full again, by this machine's clock. */
+  /** When it is fully restored, by this machine's clock. */
   renewsAt: number;
 }
 
 /**
- * Reads the first policy of the fields; a response without them, with malformed ones, or with those of a plan, tells
- * nothing.
+ * Reads the first policy of the fields. Returns undefined if they are missing or malformed, or if they are a plan's.
  */
 export function allowanceOf(headers: Headers): Allowance | undefined {
   const state = parameters(headers.get("RateLimit"));
@@ -21,7 +20,7 @@ export function allowanceOf(headers: Headers): Allowance | undefined {
   };
 }
 
-/** How long a response asks to wait, in seconds. */
+/** The wait that a response requests, in seconds. */
 export function retryAfter(headers: Headers): number | undefined {
   const text = headers.get("Retry-After");
   return text !== null && /^\d+$/.test(text) ? Number(text) : undefined;

@@ -2,7 +2,7 @@ import type { AnalysisOutput, Job, TestCase } from "./api.ts";
 import { element, make } from "./elements.ts";
 import { onLanguage, t } from "./text.ts";
 
-/** Those of the analysis, which knows a language by the ending of the file's name. */
+/** The languages of the analysis, which it detects by the file's extension. */
 const languages = "Rust, Go, Python, JavaScript, TypeScript, Java, Kotlin, Ruby";
 
 const status = element("status", HTMLElement);

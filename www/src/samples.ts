@@ -1,6 +1,6 @@
 import type { SourceFile } from "./api.ts";
 
-/** Small test files to try the page with. */
+/** Small test files for trying the page. */
 export const samples: Record<string, SourceFile> = {
   Go: {
     path: "limiter_test.go",

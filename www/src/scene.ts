@@ -1,8 +1,8 @@
-/** What the picture shows: which jobs there are, and where each of them is at a moment. No drawing, no network. */
+/** The picture's contents: the jobs, and their positions at a moment. No drawing, no network. */
 
 export interface SceneJob {
   id: number;
-  /** Its user's place in `Scene.users`. */
+  /** The index of its user in `Scene.users`. */
   user: number;
   /** By the server's clock, in milliseconds. */
   created: number;
@@ -11,26 +11,26 @@ export interface SceneJob {
 }
 
 export interface SceneUser {
-  /** Drawn on each of the user's jobs, because colour alone is not enough. */
+  /** Drawn on each of the user's jobs, because color alone is not enough. */
   letter: string;
-  /** How many of the user's jobs may run at once. */
+  /** The number of the user's jobs that may run at once. */
   slots: number;
 }
 
 /** A queue at a moment. */
 export interface QueueStatus {
-  /** From the head of the queue. */
+  /** Starting at the head of the queue. */
   waiting: SceneJob[];
-  /** Jobs with a slot for which no worker is free yet. */
+  /** Jobs with a slot but no free worker yet. */
   inSlot: SceneJob[];
   running: SceneJob[];
   done: number;
 }
 
-/** What became of one job, by the times that the picture shows. */
+/** The result of one job, by the times that the picture shows. */
 export interface Outcome {
   seconds: number;
-  /** Its place in the order of completion, from 1. */
+  /** Its position in the order of completion, from 1. */
   place: number;
 }
 
@@ -48,7 +48,7 @@ export class Scene {
     this.shared = shared;
   }
 
-  /** Returns whether anything is new. */
+  /** Returns whether anything has changed. */
   take(jobs: SceneJob[]): boolean {
     let isNew = false;
     for (const job of jobs) {
@@ -76,8 +76,8 @@ export class Scene {
   }
 
   /**
-   * Weir gives a free slot to the oldest job in the queue in the transaction that ends the job before it, so the times
-   * of the jobs determine which job has a slot.
+   * The transaction that ends a job gives its slot to the oldest job in the queue. So the times of the jobs determine
+   * which of them have a slot.
    */
   #status(at: number, user?: number): QueueStatus {
     const status: QueueStatus = { waiting: [], inSlot: [], running: [], done: 0 };
@@ -93,12 +93,12 @@ export class Scene {
     return status;
   }
 
-  /** How many other jobs waited in the queues when this one was created. */
+  /** The number of other jobs in the queues when this one was created. */
   waitingBefore({ id, created }: SceneJob): number {
     return this.queues(created).reduce((sum, { waiting }) => sum + waiting.filter((job) => job.id !== id).length, 0);
   }
 
-  /** The jobs that are done at a moment, in the order of completion. */
+  /** The finished jobs at a moment, in the order of completion. */
   done(at: number): SceneJob[] {
     return this.#inOrder
       .filter((job) => job.finished !== undefined && job.finished <= at)
@@ -110,7 +110,7 @@ export class Scene {
     return this.#inOrder.every(({ finished }) => finished !== undefined && finished <= at);
   }
 
-  /** When the next known change happens after a moment. */
+  /** When the next known change after a moment happens. */
   next(at: number): number | undefined {
     const times = this.#inOrder.flatMap(({ created, started, finished }) => [created, started, finished]);
     const later = times.filter((time) => time !== undefined && time > at) as number[];
@@ -126,7 +126,7 @@ export class Scene {
     return Math.max(0, ...this.#inOrder.map((job) => job.finished ?? job.started ?? job.created));
   }
 
-  /** What became of a job; undefined until it is finished. */
+  /** The result of a job; undefined until it is finished. */
   outcome(id: number): Outcome | undefined {
     const job = this.#jobs.get(id);
     if (job?.finished === undefined) return undefined;

@@ -2,7 +2,7 @@ import { element, make } from "./elements.ts";
 import type { Scene } from "./scene.ts";
 import { language, onLanguage, t } from "./text.ts";
 
-/** A picture in words: how many jobs wait in each queue, and how many slots are in use. */
+/** A picture in words: the number of waiting jobs in each queue, and of slots in use. */
 export class Scoreboard {
   readonly #rows: { waiting: HTMLElement; slots: HTMLElement | null }[];
   readonly #done: HTMLElement;
@@ -15,7 +15,7 @@ export class Scoreboard {
     this.#done = part(stage, ".done-count");
   }
 
-  /** Writes the numbers as they are at a moment. */
+  /** Writes the numbers at a moment. */
   count(scene: Scene, at: number): void {
     let done = 0;
     const queues = scene.queues(at);
@@ -35,7 +35,7 @@ export class Scoreboard {
 export interface Comparison {
   mine: number;
   shared: number;
-  /** Whether the job in the shared queue has finished, or has taken this long so far. */
+  /** Whether the job in the shared queue has finished; otherwise its time is the time so far. */
   isFinal: boolean;
 }
 

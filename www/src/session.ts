@@ -10,7 +10,7 @@ export function isSignedIn(): boolean {
   return usage !== undefined;
 }
 
-/** Called with what the user's plan allows whenever that is known anew, with nothing when nobody is signed in. */
+/** Called with the user's quota whenever it changes, and with undefined when no user is signed in. */
 export function onUsage(listener: (usage: Usage | undefined) => void): void {
   listeners.push(listener);
 }
@@ -32,8 +32,8 @@ let asking: Promise<void> | undefined;
 let askAgain = false;
 
 /**
- * Asks anew who we are and what is left. One request is under way at a time, and one more tells of all that happens
- * while it is. A token that has expired in between shows as nobody.
+ * Reads the user and the remaining quota again. At most one request runs at a time. Calls during a request share one
+ * further request. After a token has expired, the page shows the visitor as signed out.
  */
 export function refreshUsage(): Promise<void> {
   if (asking) {
@@ -61,7 +61,7 @@ async function askOnce(): Promise<void> {
   }
   try {
     const answer = await readUsage();
-    // Somebody else may have signed in meanwhile.
+    // Another user may have signed in meanwhile.
     if (sessionToken() === token) publish(answer.period ? answer : undefined);
   } catch (error) {
     if (error instanceof Refusal && error.status === 401) signOut();

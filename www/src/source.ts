@@ -12,7 +12,7 @@ const picker = element("picker", HTMLInputElement);
 const drop = element("drop", HTMLElement);
 const list = element("files", HTMLElement);
 
-/** Files beside the one in the form, when several were dropped at once. */
+/** Files in addition to the one in the form, if several were dropped at once. */
 let others: SourceFile[] = [];
 
 for (const name of Object.keys(samples)) sample.append(new Option(name));
@@ -38,7 +38,7 @@ function showFault(error: unknown): void {
 async function take(files: FileList | null | undefined): Promise<void> {
   hideNotice();
   fill(await Promise.all([...(files ?? [])].map(read)));
-  // The same file can be chosen again after it was changed.
+  // Reset, so that the same file can be chosen again after a change.
   picker.value = "";
 }
 
@@ -68,9 +68,10 @@ function showOthers(): void {
 }
 
 /**
- * What is in the form.
+ * The files in the form.
  *
- * Throws what is wrong with it, as far as the browser can see, so that no request is spent on what would be refused.
+ * Throws a `Fault` for errors that the browser can detect, so that no request is spent on a submission that the server
+ * would reject.
  */
 export function filesInForm(): SourceFile[] {
   const files = content.value && path.value ? [{ path: path.value, content: content.value }, ...others] : [];
@@ -85,7 +86,7 @@ export function filesInForm(): SourceFile[] {
   return files;
 }
 
-/** What is in the form, or else a sample. */
+/** The files in the form, or else a sample. */
 export function someFiles(): SourceFile[] {
   const files = filesInForm();
   return files.length > 0 ? files : Object.values(samples);

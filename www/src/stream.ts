@@ -1,8 +1,8 @@
 type Handlers = Record<string, (data: never) => void>;
 
 /**
- * Follows server-sent events, also past a server that answers with an error: a browser goes on by itself only when
- * the connection breaks.
+ * Follows server-sent events, and reconnects after an error response too. A browser alone reconnects only when the
+ * connection breaks.
  */
 export class Stream {
   #source: EventSource | undefined;
@@ -12,7 +12,7 @@ export class Stream {
   readonly #handlers: Handlers;
   readonly #onState: (up: boolean) => void;
 
-  /** What is to happen at which event. */
+  /** `handlers` maps the name of an event to its handler. */
   constructor(path: string, handlers: Handlers, onState: (up: boolean) => void = () => {}) {
     this.#path = path;
     this.#handlers = handlers;

@@ -1,7 +1,7 @@
 import { element } from "./elements.ts";
 import { hideNotice } from "./notice.ts";
 
-/** The parts of the page below the picture, one at a time. A part's address is its id: `#api`. */
+/** The parts of the page below the picture. One is visible at a time, and its address is its id: `#api`. */
 
 const tabs = [...document.querySelectorAll<HTMLButtonElement>("[role=tab]")];
 const listeners = new Map<string, () => void>();
@@ -20,7 +20,7 @@ for (const [n, tab] of tabs.entries()) {
 addEventListener("hashchange", follow);
 follow();
 
-/** Called each time when a part comes into view. */
+/** Called each time a part comes into view. */
 export function onShown(part: string, listener: () => void): void {
   listeners.set(part, listener);
   if (!element(part, HTMLElement).hidden) listener();
@@ -36,7 +36,7 @@ function follow(): void {
 }
 
 function choose(chosen: HTMLButtonElement): void {
-  // A message is about what was in view.
+  // A message is about the part that was in view.
   if (chosen.ariaSelected !== "true") hideNotice();
   for (const tab of tabs) {
     const isChosen = tab === chosen;

@@ -16,7 +16,7 @@ function initial(): Language {
   return chosen.startsWith("ko") ? "ko" : "en";
 }
 
-/** Uses what the browser remembers for this page, unless its user lets pages remember nothing. */
+/** Uses the browser's storage for this page, unless its user has disabled storage. */
 function remember<T>(use: (storage: Storage) => T): T | undefined {
   try {
     return use(localStorage);
@@ -25,28 +25,28 @@ function remember<T>(use: (storage: Storage) => T): T | undefined {
   }
 }
 
-/** A text in the page's language, with `{name}` replaced by what it is called with. */
+/** A text in the page's language, with each `{name}` replaced by its value. */
 export function t(key: Key, values: Record<string, string | number> = {}): string {
   return dictionaries[language][key].replace(/\{(\w+)\}/g, (whole, name: string) => String(values[name] ?? whole));
 }
 
-/** What a service is called. Those of another catalogue are called what the server calls them. */
+/** A service's name. Services outside the shipped catalogue keep the server's name. */
 export function serviceName(name: string): string {
   return named("service", name);
 }
 
-/** What a plan is called. */
+/** A plan's name. */
 export function planName(name: string): string {
   return named("plan", name);
 }
 
-/** What a meter is called, with its unit. */
+/** A meter's name, with its unit. */
 export function meterName(name: string, unit: string): string {
   const called = named("meter", name);
   return called === name ? `${name}, ${unit}` : called;
 }
 
-/** The dictionary's word for something of the shipped catalogue; others are called what the server calls them. */
+/** The dictionary's word for a name of the shipped catalogue; other names stay as the server sends them. */
 function named(kind: string, name: string): string {
   const key = `${kind}.${name}`;
   return key in english ? t(key as Key) : name;
@@ -54,7 +54,7 @@ function named(kind: string, name: string): string {
 
 const listeners: (() => void)[] = [];
 
-/** Called when the language was changed, for what has been written by script. */
+/** Called when the language changes, to update text that scripts have written. */
 export function onLanguage(listener: () => void): void {
   listeners.push(listener);
 }
@@ -66,7 +66,7 @@ export function setLanguage(chosen: Language): void {
   for (const listener of listeners) listener();
 }
 
-/** Writes the texts that index.html marks by `data-t`, and the labels that it marks by `data-label`. */
+/** Writes the texts that index.html marks with `data-t`, and the labels that it marks with `data-label`. */
 export function translatePage(): void {
   document.documentElement.lang = language;
   for (const marked of document.querySelectorAll<HTMLElement>("[data-t]")) {

@@ -16,11 +16,11 @@ form.addEventListener("submit", (event) => {
   void run(analyse, analysis, () => ({ files: filesInForm() }));
 });
 
-/** Submits a job and shows what becomes of it. `args` may throw what is wrong with them. */
+/** Submits a job and shows its progress and result. `args` may throw a `Fault`. */
 export async function run(button: HTMLButtonElement, service: string, args: () => unknown): Promise<void> {
   if (button.ariaDisabled) return;
   hideNotice();
-  // Not `disabled`, which would take the focus away.
+  // Not `disabled`, which would remove the focus.
   button.ariaDisabled = "true";
   try {
     const { job, jobToken, headers } = await submit(service, args());
@@ -35,7 +35,7 @@ export async function run(button: HTMLButtonElement, service: string, args: () =
   }
 }
 
-/** By asking, and ever less often: an anonymous visitor has few requests, and a busy lane takes its time. */
+/** Polls at growing intervals, because an anonymous visitor has few requests and a busy lane takes time. */
 async function follow(id: number, jobToken: string | undefined): Promise<void> {
   for (let wait = 150; ; wait = Math.min(wait * 1.5, 2000)) {
     await pause(wait);
@@ -44,7 +44,7 @@ async function follow(id: number, jobToken: string | undefined): Promise<void> {
       showJob(job);
       if (isFinished(job)) return;
     } catch (error) {
-      // The job goes on while the server is away, which the page shows at the top.
+      // The job continues while the server is unavailable, which the top of the page shows.
       if (error instanceof Refusal && error.status < 500) throw error;
     }
   }

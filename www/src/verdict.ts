@@ -2,7 +2,7 @@ import type { Scene } from "./scene.ts";
 import { type Comparison, inSeconds } from "./scoreboard.ts";
 import { t } from "./text.ts";
 
-/** What a demonstration proves, from the same scenes that the pictures show. */
+/** The conclusions of a demonstration, from the scenes that the pictures show. */
 
 /** The newcomer's job in each queue. */
 export interface Newcomer {
@@ -18,13 +18,13 @@ export interface Tracks {
   recorded: boolean;
 }
 
-/** Whether a job's dot has reached its place among the jobs that are done. */
+/** Whether a job's dot has reached its place among the finished jobs. */
 export type Landed = (track: "weir" | "shared", id: number) => boolean;
 
 /** With fewer jobs waiting, both queues are about equally fast. */
 const leastWaiting = 3;
 
-/** One sentence or two about what the pictures show at a moment. */
+/** One or two sentences about the moment that the pictures show. */
 export function sentenceAt(tracks: Tracks, at: number, landed: Landed): string {
   const { weir, shared, submitting, recorded } = tracks;
   const mine = joined(tracks, at);
@@ -49,7 +49,7 @@ export function sentenceAt(tracks: Tracks, at: number, landed: Landed): string {
   return words.join(" ");
 }
 
-/** The newcomer's times in both queues, once the job is done with Weir; undefined while they prove nothing. */
+/** The newcomer's times in both queues, once the job is done with Weir; undefined while they are not conclusive. */
 export function comparisonAt(tracks: Tracks, at: number, landed: Landed): Comparison | undefined {
   const { weir, shared } = tracks;
   const mine = joined(tracks, at);
@@ -58,12 +58,12 @@ export function comparisonAt(tracks: Tracks, at: number, landed: Landed): Compar
   const twin = shared.job(mine.shared);
   if (!outcome || !twin) return undefined;
   const final = landed("shared", twin.id) ? shared.outcome(twin.id) : undefined;
-  // In tenths of a second until then, so that the number can be read.
+  // In tenths of a second until then, so that the number is readable.
   const soFar = Math.floor(Math.max(0, Math.min(at, twin.finished ?? Infinity) - twin.created) / 100) / 10;
   return { mine: outcome.seconds, shared: final?.seconds ?? soFar, isFinal: final !== undefined };
 }
 
-/** The newcomer's jobs, once the pictures show them, and how many others waited then. */
+/** The newcomer's jobs, once the pictures show them, and the number of other waiting jobs at that time. */
 function joined({ weir, newcomer }: Tracks, at: number): (Newcomer & { waiting: number }) | undefined {
   const job = newcomer && weir.job(newcomer.weir);
   return job && job.created <= at ? { ...newcomer, waiting: weir.waitingBefore(job) } : undefined;

@@ -74,7 +74,7 @@ export const english = {
   jobCancelled: "Job {id} was cancelled.",
   noReason: "no reason given",
   line: "line {line}",
-  // What goes wrong.
+  // Problems.
   unreachable: "The server cannot be reached",
   checkConnection: "Check the connection and try again.",
   noAnswer: "The server does not answer",
@@ -209,5 +209,5 @@ export const english = {
   loading: "Loading…",
 };
 
-/** The name of a text. */
+/** The key of a text. */
 export type Key = keyof typeof english;
