@@ -187,7 +187,7 @@ impl User {
         let holders = Holders::load(&client).await?;
         let person = Person::of(holders, self.action.subject().clone());
         let (actor, client) = (actor(), &mut client);
-        let said = match self.action {
+        let message = match self.action {
             Action::Show { json, .. } => {
                 let view = holder_view(client, settings, &person).await?;
                 return shown(&serde_json::to_value(&view)?, json, user_text::holder);
@@ -301,7 +301,7 @@ impl User {
                 )
             }
         };
-        print(&format!("{said}\n"))?;
+        print(&format!("{message}\n"))?;
         Ok(ExitCode::SUCCESS)
     }
 }

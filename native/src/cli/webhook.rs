@@ -85,7 +85,7 @@ impl Webhook {
     pub(crate) async fn run(self, settings: &Settings) -> CommandResult {
         let mut client = connected(settings).await?;
         let (actor, client) = (actor(), &mut client);
-        let said = match self {
+        let message = match self {
             Self::Add {
                 url,
                 events,
@@ -123,8 +123,8 @@ impl Webhook {
                 format!("removed, and cancelled {deliveries}")
             }
             Self::Test { id } => {
-                let told = control::test_webhook(client, &actor, id).await?;
-                return tested(client, &told).await;
+                let test = control::test_webhook(client, &actor, id).await?;
+                return tested(client, &test).await;
             }
             Self::Replay { id, which } => {
                 let what = match (which.event, which.undelivered_since) {
@@ -135,50 +135,50 @@ impl Webhook {
                 format!("{} queued again", counted(replayed, "delivery", "deliveries"))
             }
         };
-        print(&format!("{said}\n"))?;
+        print(&format!("{message}\n"))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 /// Waits for the first attempt.
-async fn tested(client: &Client, told: &TestDelivery) -> CommandResult {
+async fn tested(client: &Client, test: &TestDelivery) -> CommandResult {
     let started = Instant::now();
-    let (said, code) = loop {
-        let Some(state) = control::delivery(client, told.job_id).await? else {
+    let (message, code) = loop {
+        let Some(state) = control::delivery(client, test.job_id).await? else {
             break ("the delivery was deleted".to_owned(), ExitCode::FAILURE);
         };
         if state.delivered {
             let status = state.output.as_ref().and_then(|output| output["status"].as_u64());
             let millis = state.output.as_ref().and_then(|output| output["ms"].as_u64());
-            let said = format!(
+            let message = format!(
                 "{} was delivered: {} after {} ms",
-                told.event,
+                test.event,
                 status.unwrap_or_default(),
                 millis.unwrap_or_default()
             );
-            break (said, ExitCode::SUCCESS);
+            break (message, ExitCode::SUCCESS);
         }
         if let Some(error) = state.last_error {
-            let said = if state.ended {
+            let message = if state.ended {
                 format!(
                     "{} was not delivered, and is not tried again; `weir webhook list` says why",
-                    told.event
+                    test.event
                 )
             } else {
-                format!("{} was not delivered: {error}; it is tried again", told.event)
+                format!("{} was not delivered: {error}; it is tried again", test.event)
             };
-            break (said, ExitCode::FAILURE);
+            break (message, ExitCode::FAILURE);
         }
         if started.elapsed() > PATIENCE {
-            let said = format!(
+            let message = format!(
                 "{} was not tried yet; is there a `weir work` or `weir up` with WEBHOOK_WORKERS of 1 or more?",
-                told.event
+                test.event
             );
-            break (said, ExitCode::FAILURE);
+            break (message, ExitCode::FAILURE);
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     };
-    print(&format!("{said}\n"))?;
+    print(&format!("{message}\n"))?;
     Ok(code)
 }
 
