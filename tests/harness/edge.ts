@@ -9,7 +9,7 @@ export interface Edge {
   url: string;
   /** For `evictDurableObject`, `getDurableObjectStorage`, `getEnv` and the like. */
   worker: WorkerHandle;
-  /** What the Worker has written to the console. */
+  /** The Worker's console output. */
   logs(): string;
   /**
    * A request as if from this client address. Cloudflare overwrites CF-Connecting-IP. The local runtime sets it only
@@ -20,8 +20,8 @@ export interface Edge {
 }
 
 /**
- * The edge in workerd, configured by wrangler.toml, with bindings of its own. It runs what `npm run build:edge` has
- * built, so it starts within about a second.
+ * The edge in workerd, configured by wrangler.toml, with separate bindings. It runs the output of `npm run build:edge`,
+ * so it starts within about a second.
  */
 export async function startEdge(
   lifetime: Lifetime,

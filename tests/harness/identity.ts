@@ -11,7 +11,7 @@ export function freshSecrets(): Secrets {
   return { jwt: randomBytes(32).toString("hex"), edge: randomBytes(32).toString("hex") };
 }
 
-/** A user's token as an issuer makes it. `claims` replaces claims; undefined leaves one out. */
+/** A user's token as an issuer creates it. `claims` replaces claims; undefined omits one. */
 export async function tokenFor(
   secret: string,
   user: string = randomUUID(),

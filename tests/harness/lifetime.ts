@@ -1,8 +1,8 @@
 import { runExitHooks } from "../../scripts/lib/lifecycle.ts";
 
 /**
- * Where clean-ups are registered: a test's context, or, for what the tests of a file share, `{ after }` of node:test at
- * the top of the file. (Inside `before` or a test, `after` is the end of that hook or test, which is too early.)
+ * Registers clean-ups: a test's context, or `{ after }` of node:test at the top of a file for resources that its tests
+ * share. (Inside `before` or a test, `after` runs at the end of that hook or test, which is too early.)
  */
 export interface Lifetime {
   after(end: () => Promise<void> | void): void;
@@ -33,14 +33,14 @@ export function whenOver(lifetime: Lifetime, end: () => Promise<void> | void): v
   });
 }
 
-// After a signal, `after` hooks do not run. What the tests have started must stop all the same.
+// After a signal, `after` hooks do not run, but all started processes must still stop.
 for (const signal of ["SIGTERM", "SIGINT"] as const) {
   process.once(signal, () => {
     void runExitHooks().finally(() => process.exit(1));
   });
 }
 
-/** A setting that `npm test` makes for the tests it runs. */
+/** A setting that `npm test` provides to tests. */
 export function required(name: string): string {
   const value = process.env[name];
   if (value) return value;

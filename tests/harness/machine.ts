@@ -20,7 +20,7 @@ import { type Lifetime, whenOver } from "./lifetime.ts";
 import { showOnFailure } from "./logs.ts";
 import { descendants } from "./processes.ts";
 
-/** Why no machine can be booted here; false where one can. */
+/** The reason why no machine can be booted here; false where one can. */
 export function whyNoMachine(): string | false {
   if (process.platform !== "linux") return "needs Linux";
   if (process.getuid?.() !== 0) return "needs root, for systemd-nspawn";
@@ -33,14 +33,14 @@ export function whyNoMachine(): string | false {
   return lstatSync("/bin").isSymbolicLink() ? false : "/bin is not in /usr";
 }
 
-/** Where systemd-nspawn cannot ask a systemd for a cgroup, each machine gets one by hand: they must not share one. */
+/** Where systemd-nspawn cannot get a cgroup from a systemd, each machine gets a separate one by hand. */
 const hierarchies = existsSync("/run/systemd/system")
   ? []
   : ["/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"].filter((folder) =>
       existsSync(join(folder, "cgroup.procs")),
     );
 
-/** Whether a process is in a namespace of processes that is not this one's. */
+/** Whether a process is in a PID namespace other than this process's. */
 function isInside(pid: number): boolean {
   try {
     return readlinkSync(`/proc/${pid}/ns/pid`) !== readlinkSync("/proc/self/ns/pid");
@@ -50,11 +50,11 @@ function isInside(pid: number): boolean {
 }
 
 /**
- * A machine with a systemd, in a container: this machine's /usr, an /etc of its own, nothing enabled, and the loopback
- * interface of this machine.
+ * A machine with a systemd, in a container. It has this machine's /usr and loopback interface, and a separate /etc. No
+ * units are enabled.
  */
 export class Machine {
-  /** Its root file system, as this machine sees it. */
+  /** The path of its root file system on this machine. */
   readonly root: string;
   readonly #name = `weir-${randomBytes(4).toString("hex")}`;
   readonly #lifetime: Lifetime;
@@ -69,7 +69,7 @@ export class Machine {
     for (const folder of folders) mkdirSync(join(this.root, folder));
     for (const name of ["bin", "sbin", "lib", "lib32", "lib64", "libx32"])
       if (existsSync(`/${name}`)) symlinkSync(readlinkSync(`/${name}`), join(this.root, name));
-    // A machine without an id would enable every unit that is installed.
+    // A machine without an id would enable every installed unit.
     writeFileSync(join(this.root, "etc/machine-id"), `${randomBytes(16).toString("hex")}\n`);
     writeFileSync(join(this.root, "etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n");
     writeFileSync(join(this.root, "etc/group"), "root:x:0:\n");
@@ -80,7 +80,7 @@ export class Machine {
     await copyFile("/etc/os-release", join(this.root, "etc/os-release"));
     const groups = hierarchies.map((folder) => join(folder, this.#name));
     for (const group of groups) mkdirSync(group);
-    // The shell puts itself into them and becomes systemd-nspawn.
+    // The shell moves itself into the groups and becomes systemd-nspawn.
     const enter = groups.map((group) => `echo $$ > ${group}/cgroup.procs`);
     const args = [
       `--directory=${this.root}`,
@@ -107,7 +107,7 @@ export class Machine {
     for (const deadline = Date.now() + 60_000; ; await sleep(100)) {
       this.#leader ||= descendants(nspawn.pid ?? 0).find(isInside) ?? 0;
       const state = this.#leader ? (await this.try("systemctl", "is-system-running")).stdout.trim() : "no process yet";
-      // Degraded is for the units that are looked at to judge.
+      // A degraded machine is fine here; the tests check the units.
       if (state === "running" || state === "degraded") return;
       if (how !== undefined) throw new Error(`systemd-nspawn ${how}\n${nspawn.recent.join("\n")}`);
       if (Date.now() > deadline) throw new Error(`the machine does not boot: ${state}\n${nspawn.recent.join("\n")}`);
@@ -125,7 +125,7 @@ export class Machine {
     throw new Error(`${command.join(" ")} ended with ${code}: ${output}`);
   }
 
-  /** Properties of a unit, as `systemctl show` has them. */
+  /** Properties of a unit, as printed by `systemctl show`. */
   async unit(name: string): Promise<Record<string, string>> {
     const lines = (await this.run("systemctl", "show", name)).split("\n");
     return Object.fromEntries(lines.map((line) => line.split(/=(.*)/s).slice(0, 2)));
@@ -136,15 +136,15 @@ export class Machine {
     return execFileSync("nsenter", args, { encoding: "utf8" });
   }
 
-  /** Shuts it down; by force what does not end by itself. */
+  /** Shuts it down, by force if it does not end. */
   async stop(): Promise<void> {
     await this.#nspawn?.stop();
     try {
-      // With its first process, all of its processes end. It outlives a systemd-nspawn that was killed.
+      // When its first process ends, all of its processes end. That process outlives a killed systemd-nspawn.
       if (this.#leader) process.kill(this.#leader, "SIGKILL");
       while (existsSync(`/proc/${this.#leader}`)) await sleep(20);
     } catch {
-      // Gone with systemd-nspawn.
+      // It ended with systemd-nspawn.
     }
     for (const group of hierarchies.map((folder) => join(folder, this.#name)))
       for (const each of [...globSync(`${group}/**/`), group].sort().reverse()) if (existsSync(each)) rmdirSync(each);

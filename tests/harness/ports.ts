@@ -3,13 +3,13 @@ import { join } from "node:path";
 import { isFree } from "../../scripts/lib/ports.ts";
 import { required } from "./lifetime.ts";
 
-// Below the range of the system's ports for outgoing connections.
+// Below the system's range of ports for outgoing connections.
 const first = 15_000;
 const count = 15_000;
 
 /**
- * A free port that no other test of this run gets. Each port is claimed by creating a file, since a port that is only
- * found free may be found by another test before a server listens on it.
+ * A free port that no other test of this run gets. Creating a file claims the port. Otherwise another test could find
+ * the same free port before a server listens on it.
  */
 export async function freePort(): Promise<number> {
   const claims = join(required("WEIR_TEST_FOLDER"), "ports");

@@ -36,6 +36,6 @@ function send(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(pid, signal);
   } catch {
-    // Already gone.
+    // The process has ended already.
   }
 }

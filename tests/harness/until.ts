@@ -4,8 +4,8 @@ import { sleep } from "../../scripts/lib/sleep.ts";
 const pause = 50;
 
 /**
- * Asks until there is an answer, as often as fits into `within` milliseconds on a machine that answers at once. One that has
- * too much to do has longer.
+ * Repeats `ask` until it returns a value, as often as fits into `within` milliseconds on a machine that responds at
+ * once. Overloaded machines get more time.
  */
 export async function until<T>(
   what: string,

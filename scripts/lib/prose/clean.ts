@@ -78,6 +78,7 @@ export const cleanPaths: string[] = [
   "native/src/work",
   "policy/src",
   "scripts/lib",
+  "tests/harness",
   "www/src",
 ];
 
