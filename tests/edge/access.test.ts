@@ -38,7 +38,7 @@ async function lines(edge: Edge, wanted: number): Promise<Line[]> {
   return read(edge);
 }
 
-/** The access log when it has had time for a line. */
+/** The access log after a line has had time to arrive. */
 async function linesLater(edge: Edge): Promise<Line[]> {
   await wait(2000);
   return read(edge);

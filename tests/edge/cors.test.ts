@@ -88,7 +88,7 @@ test("answers that the edge makes itself have an id and can be read by pages", a
     assert.equal(answer.status, status);
     assert.match(answer.headers.get("x-request-id") ?? "", /^[0-9a-f-]{36}$/, path);
     assert.match(answer.headers.get("vary") ?? "", /Origin/, path);
-    // After a panic, the configuration is gone with Rust's memory.
+    // After a panic, the configuration is lost with Rust's memory.
     const expected = status === 500 ? null : "https://app.example";
     assert.equal(answer.headers.get("access-control-allow-origin"), expected, `${path} ${status}`);
   }
@@ -115,7 +115,7 @@ test("a preflight allows the headers that a page of a listed origin asks for", a
   for (const name of asked.split(",")) assert.ok((await allowed(asked)).split(", ").includes(name), name);
   for (const other of [await allowed(asked, "https://evil.example"), await allowed(asked, "https://app.example", edge)])
     assert.ok(other.includes("authorization") && !other.includes("baggage"), other);
-  // Names that are not names, and more than anyone needs, are not echoed.
+  // Invalid names, and names above the limit, are not echoed.
   const odd = await allowed('baggage,a b,x:y,"q",,é,x-ok');
   assert.ok(odd.includes("baggage") && odd.includes("x-ok"));
   for (const name of ["a b", "x:y", '"q"', "é"]) assert.ok(!odd.includes(name), name);

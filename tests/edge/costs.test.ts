@@ -10,22 +10,22 @@ const submit = (edge: Edge, address: string): Promise<Response> =>
   edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}" });
 
 /**
- * Calls the counting object every other second, which it does not count, until it is told to stop. The runtime evicts an
- * object that nobody calls for ten seconds, and a busy machine makes such pauses.
+ * Calls the counting object every other second until the returned function is called. The runtime evicts an object
+ * after ten seconds without calls, and a busy machine causes such pauses. The object does not count these calls.
  */
 function keepAwake(edge: Edge): () => void {
   const calling = setInterval(() => void costs(edge).catch(() => {}), 2000);
   return () => clearInterval(calling);
 }
 
-// Each has an edge of its own, and waits most of the time.
+// Each test has a separate edge, and waits most of the time.
 describe("what counting costs", { concurrency: true }, () => {
   it("1000 admitted requests write 20 rows; 1000 denied call no object", {
     timeout: 600_000,
   }, async (t) => {
     const edge = await startEdge(
       { after },
-      // However long a busy machine takes, the window lasts until the end.
+      // The window lasts until the end, however slow the machine is.
       { originUrl: origin.url, secrets: origin.secrets, vars: { ANON_WINDOW: "300" } },
     );
     t.after(keepAwake(edge));
@@ -34,7 +34,7 @@ describe("what counting costs", { concurrency: true }, () => {
       const answers = await Promise.all(Array.from({ length: 100 }, (_, n) => submit(edge, `198.51.100.${n}`)));
       assert.ok(answers.every((answer) => answer.status === 200));
     }
-    // A busy machine takes longer for them, and an object may write a row every other second whatever comes.
+    // A busy machine takes longer, and an object may write a row every other second in any case.
     const longer = Math.floor((Date.now() - began) / 2000);
     // Wait until an alarm has nothing to write.
     let admitted = await costs(edge);
@@ -45,7 +45,7 @@ describe("what counting costs", { concurrency: true }, () => {
     assert.equal(admitted.calls, 1000);
     assert.equal(admitted.addresses, 100);
     assert.ok(admitted.rows <= 20 + longer, `${admitted.rows} rows, ${longer} for the time that it took`);
-    // The isolate remembers which addresses have used up their limit.
+    // The isolate remembers the addresses that have used up their limit.
     for (let round = 0; round < 10; round++) {
       const answers = await Promise.all(Array.from({ length: 100 }, (_, n) => submit(edge, `198.51.100.${n}`)));
       assert.ok(answers.every((answer) => answer.status === 429));
@@ -70,7 +70,7 @@ describe("what counting costs", { concurrency: true }, () => {
     }
     // The last hundred are sent after the first windows have ended.
     assert.ok((await Promise.all(answers)).every((answer) => answer.status === 200));
-    // After a pause, a request is one of low load, which may be worth a row. A busy machine makes such pauses.
+    // A request after a pause counts as low load, which may cost a row. A busy machine causes such pauses.
     const pauses = answered.filter((at, n) => n > 0 && at - (answered[n - 1] ?? at) > 150).length;
     await wait(10_000);
     const { calls, rows } = await costs(edge);
@@ -88,7 +88,7 @@ describe("what counting costs", { concurrency: true }, () => {
         name: counterName,
       });
       const rows = (await storage.exec("SELECT name FROM sqlite_master")) as unknown as { name: string }[];
-      // The local runtime has one of its own.
+      // The local runtime adds a table.
       return rows.map((row) => row.name).filter((name) => !name.startsWith("__miniflare"));
     };
     await submit(edge, "198.51.100.1");

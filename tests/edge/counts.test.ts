@@ -88,10 +88,10 @@ test("a report that the origin does not accept is repeated under the same id", a
   await submit(edge, "203.0.113.1");
   const another = (): EdgeReport | undefined => origin.reports.find((report) => report.id !== origin.reports[0]?.id);
   const next = await until("another report", another).finally(() => clearInterval(poke));
-  // None is under way when the edge ends.
+  // No request is in flight when the edge ends.
   await Promise.all(poked);
   const same = origin.reports.filter((report) => report.id === origin.reports[0]?.id);
-  // Two were refused. On a busy machine, the answer that the third is accepted may come too late.
+  // Two reports were refused. On a busy machine, the response that accepts the third may arrive too late.
   assert.ok(same.length >= 3, `${same.length} times the same until it is accepted`);
   for (const report of same) assert.deepEqual(report, same[0]);
   assert.equal(next.events.counts_not_taken, same.length - 1);

@@ -8,7 +8,7 @@ import { root } from "../../scripts/lib/paths.ts";
 import { startOrigin } from "./origin.ts";
 import { type Edge, startEdge } from "./workerd.ts";
 
-// What the edge must not disclose, forward or leave open.
+// The edge must not disclose secrets, forward forbidden headers or leave routes open.
 
 const origin = await startOrigin({ after });
 const start = (vars: Record<string, string> = {}): Promise<Edge> =>
@@ -130,7 +130,7 @@ test("even in development, no other website reaches development's routes", async
   for (const other of ["https://evil.example", "null", development.url.replace(/\d+$/, "1")]) {
     assert.equal((await ask({ origin: other })).status, 404, other);
   }
-  // A name that an attacker points to this machine makes their page one of the edge's own origin.
+  // If an attacker's name resolved to this machine, the attacker's page would share the edge's origin.
   assert.equal(await raw(development, "/api/dev/token", "evil.example"), 404);
   assert.equal(origin.received.length, before);
 });

@@ -31,7 +31,7 @@ async function edgeWith(
       vars: { COUNTER_TIMEOUT_MS: "1000", ...options.vars },
       worker: {
         durableObjects: { ADDRESS_COUNTERS: { className: "Broken", scriptName: "broken", useSQLite: true } },
-        // Local data sets drop their points. This tests that they can be written.
+        // Local data sets discard their points. This only tests that they can be written.
         analyticsEngineDatasets: { METRICS: { dataset: "events" } },
         ...(options.native === false ? { ratelimits: {} } : {}),
       } as Partial<WorkerOptions>,
@@ -82,7 +82,7 @@ test("after a few failures the fallback skips the counting object", async () => 
   const edge = await edgeWith(`async take() { console.log("asked"); throw new Error("broken"); }`);
   await twelveInOneMinute(edge);
   await edge.logged("counter_unavailable", 11);
-  // It is asked again after ten seconds, which a busy machine may need.
+  // The edge calls it again after ten seconds. A busy machine may need that long.
   const asked = edge.logs.filter((line) => line === "asked").length;
   assert.ok(asked >= 3 && asked <= 8, `asked ${asked} times for twelve submissions`);
   await edge.logged("skipped");

@@ -13,7 +13,8 @@ import { startEdge } from "./workerd.ts";
 
 const origin = await startOrigin({ after });
 const loose = { ANON_LIMIT: "100000", ANON_READ_LIMIT: "100000" };
-// Without the native limiter, whose limits are in wrangler.toml, only the Worker's own count decides on reads.
+// The native limiter is left out, because its limits are in wrangler.toml. So only the Worker's own count decides on
+// reads.
 const edge = await startEdge(
   { after },
   { originUrl: origin.url, secrets: origin.secrets, vars: loose, worker: { ratelimits: {} } },
@@ -30,7 +31,7 @@ test("every method is forwarded, with its body", async () => {
   }
 });
 
-// Without backquotes, quotation marks and angle brackets: the runtime refuses requests with them.
+// Without backquotes, quotation marks and angle brackets, because the runtime refuses requests with them.
 test("any path and query arrive as they were signed", async () => {
   const targets = [
     "/api/jobs?limit=1&before=2",
@@ -124,7 +125,7 @@ test("a request has an id and a trace context", async () => {
   assert.match(answer.headers.get("server-timing") ?? "", /^edge;dur=\d+, origin;dur=\d+$/);
 });
 
-/** Sends these header lines, which `fetch` would refuse or change, and returns the header lines of the answer. */
+/** Sends these header lines, which `fetch` would refuse or change, and returns the header lines of the response. */
 function rawHeaders(url: string, path: string, lines: string[]): Promise<string[]> {
   const { port } = new URL(url);
   return new Promise((done, failed) => {
@@ -270,7 +271,7 @@ test("no cache before the origin mixes up two callers' responses", async () => {
   for (const method of ["GET", "HEAD"]) {
     await ask("/api/usage", { method });
     assert.equal(origin.last().method, method);
-    // What the runtime adds to a request that passes its caches by.
+    // The runtime adds this to a request that bypasses its caches.
     assert.equal(origin.last().headers["cache-control"], "no-cache", method);
   }
 });
@@ -324,7 +325,7 @@ test("server-sent events stream for longer than ORIGIN_TIMEOUT_MS", {
     for (let sent = 0; sent < 6; sent++) {
       const arrived = new Promise<void>((done) => (read = done));
       response.write(`event: job\ndata: ${sent}\n\n`);
-      // None is written before the last one was read: whoever buffers them waits for ever.
+      // Each chunk is written only after the previous one was read, so buffering would block.
       await arrived;
       await wait(150);
     }
@@ -389,7 +390,7 @@ function residentMegabytes(): number {
       if (!/^Name:\s+workerd/m.test(status) || !new RegExp(`^PPid:\\s+${process.pid}$`, "m").test(status)) continue;
       sum += Number(/^VmRSS:\s+(\d+) kB/m.exec(status)?.[1] ?? 0) / 1024;
     } catch {
-      // It has ended meanwhile.
+      // The process has ended meanwhile.
     }
   }
   return sum;

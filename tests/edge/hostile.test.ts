@@ -17,7 +17,7 @@ const edge = await startEdge(
   { originUrl: origin.url, secrets: origin.secrets, vars: loose, worker: { ratelimits: {} } },
 );
 
-/** Sends these bytes and returns the status, or nothing when the runtime closes the connection. */
+/** Sends these bytes and returns the status, or undefined when the runtime closes the connection. */
 function raw(head: string, url = edge.url): Promise<number | undefined> {
   const { port } = new URL(url);
   return new Promise((done) => {
@@ -153,7 +153,7 @@ test("a flood of new addresses does not grow the object without bounds", { timeo
   assert.equal((await costs(edge)).addresses - before, 2000, "each /64 once; policy/ tests the bound");
 });
 
-// Faults that users of Rust Workers and of rate limiters report elsewhere.
+// Bugs that users of Rust Workers and of rate limiters have reported.
 
 test("a panic does not stop the Worker from answering", async () => {
   const drilled = await startEdge(
@@ -173,7 +173,7 @@ test("a panic does not stop the Worker from answering", async () => {
 });
 
 test("the program imports nothing but what wasm-bindgen and glue.mjs provide", async () => {
-  // The types of Node do not know it.
+  // Node's types lack it.
   const { WebAssembly } = globalThis as unknown as {
     WebAssembly: {
       compile(bytes: Uint8Array): Promise<object>;

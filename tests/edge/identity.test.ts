@@ -103,7 +103,7 @@ test("expired, premature, unsigned and malformed tokens are refused", async () =
   }
 });
 
-/** What a request with this token is answered: its status, and for 401 the reason. */
+/** The response to a request with this token: its status, and for 401 the reason. */
 async function outcome(bearer: string, to = edge): Promise<string> {
   const headers = { authorization: `Bearer ${bearer}` };
   const answer = await to.from(`198.51.100.${host++}`)("/api/jobs/analysis", { method: "POST", body: "{}", headers });

@@ -15,7 +15,7 @@ import { type Edge, startEdge, type Variable } from "./workerd.ts";
 const origin = await startOrigin({ after });
 const user = randomUUID();
 
-/** What Node needs to sign by each algorithm. */
+/** The parameters of Node's signatures, by algorithm. */
 const algorithms = {
   EdDSA: { type: "ed25519" },
   ES256: { type: "ec", curve: "P-256", hash: "sha256" },
@@ -31,7 +31,7 @@ const algorithms = {
 
 type Algorithm = keyof typeof algorithms;
 
-/** An issuer that can rotate its keys, fail, and answer slowly. */
+/** An issuer that can rotate its keys, fail, and respond slowly. */
 interface Issuer {
   url: string;
   /** The number of times that its key set was requested. */
@@ -84,7 +84,7 @@ async function startIssuer(): Promise<Issuer> {
       if (response.destroyed) return;
       response.writeHead(fails ? 500 : 200);
       response.end(JSON.stringify({ keys: [...keys.values()].map((key) => key.jwk) }));
-      // An answer that nobody waits for keeps the test from ending.
+      // A pending response must not keep the test from ending.
     }, issuer.delayMs).unref();
   });
   await new Promise<void>((done) => server.listen(port, "127.0.0.1", done));
@@ -184,7 +184,7 @@ test("a token with an unknown key gets 503 within the cooldown", async () => {
   await until("they are counted", () => origin.reports.some(({ requests }) => requests.unknown_key));
   assert.equal(issuer.requests, 1, "tokens with unknown keys do not fetch the key set more than once per cooldown");
 
-  // These would be refused whatever keys there are.
+  // These are refused with any keys.
   for (const claims of [{ iat: iat - 3600 }, { exp: iat - 60 }, { aud: "other" }, { token_use: "id" }, { exp: "x" }])
     assert.equal((await send(issuer.token("new", claims))).status, 401, JSON.stringify(claims));
   assert.equal(issuer.requests, 1);
@@ -210,7 +210,7 @@ test("an invented kid is refused and delays no token with a new key", async () =
     statuses.add(await status(bad));
     return answer === 200;
   });
-  // A bad token is not unverifiable for ever because of others: that keys were fetched since settles it.
+  // Other tokens must not keep a bad token unverifiable: once keys were fetched after its arrival, it is invalid.
   assert.equal(await status(bad), 401);
   assert.equal(await status(bad), 401);
 });

@@ -31,7 +31,7 @@ async function startKillableEdge(storage: string): Promise<KillableEdge> {
       try {
         if (pid) process.kill(pid, "SIGKILL");
       } catch {
-        // It has ended already.
+        // The process has ended already.
       }
     }
     return gone;

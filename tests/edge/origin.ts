@@ -25,7 +25,7 @@ export interface Origin {
   received: Received[];
   /** All reports so far, verified. */
   reports: EdgeReport[];
-  /** Answers a report. */
+  /** Responds to a report. */
   answerReport: (report: EdgeReport, response: ServerResponse) => unknown;
   /** The last request. */
   last(): Received;
@@ -41,8 +41,8 @@ export interface EdgeReport {
 export type Respond = (request: IncomingMessage, response: ServerResponse, origin: Origin) => unknown;
 
 /**
- * A small origin that verifies each assertion as the real one does and answers with what it received. `respond`, if
- * given, reads the body and answers instead.
+ * A small origin that verifies each assertion as the real one does and returns what it received. `respond`, if given,
+ * reads the body and responds instead.
  */
 export async function startOrigin(lifetime: Lifetime, respond?: Respond): Promise<Origin> {
   const port = await freePort();

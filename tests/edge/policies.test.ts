@@ -55,9 +55,9 @@ test("shadow mode counts and reports everything and denies nothing", async () =>
 });
 
 /**
- * Sends four submissions within one window: one, and three more after 60 % of the window, of which the last is denied.
- * Returns when the window has certainly ended. The edge counts a submission after it was sent and before it is
- * answered. If a busy machine is too slow for one window, another address tries again.
+ * Sends four submissions within one window: one, and three more after 60 % of the window. The last one is denied.
+ * Returns when the window has certainly ended. The edge counts a submission after it was sent and before its response.
+ * If a busy machine is too slow for one window, another address tries again.
  */
 async function acrossAWindow(edge: Edge, windowMs: number, network: string): Promise<() => Promise<number>> {
   for (let host = 1; host <= 5; host++) {

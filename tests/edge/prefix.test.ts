@@ -3,7 +3,7 @@ import { after, test } from "node:test";
 import { startOrigin } from "./origin.ts";
 import { costs, type Edge, startEdge } from "./workerd.ts";
 
-// A subscriber with an IPv6 /48 has 65,536 /64s, each with a limit of its own.
+// A subscriber with an IPv6 /48 has 65,536 /64s, each with a separate limit.
 
 const origin = await startOrigin({ after });
 const start = (vars: Record<string, string>): Promise<Edge> =>
@@ -11,7 +11,7 @@ const start = (vars: Record<string, string>): Promise<Edge> =>
 const submit = (edge: Edge, address: string): Promise<Response> =>
   edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}" });
 
-/** Submissions from this many /64s of the /48 `2001:db8:{site}`, and how many of them are admitted. */
+/** Sends submissions from `subnets` /64s of the /48 `2001:db8:{site}`, and returns how many are admitted. */
 async function admitted(edge: Edge, site: string, subnets: number, each: number): Promise<number> {
   const addresses = Array.from(
     { length: subnets * each },

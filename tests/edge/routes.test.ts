@@ -61,7 +61,7 @@ test("requests that match no route get the page, 404, or the backend", async () 
   assert.match(await (await page("/")).text(), /<!doctype html>/i);
   assert.equal((await page("/api/jobs/1")).status, 404);
 
-  // Without files, whose paths never reach the Worker.
+  // Without static files, because their paths never reach the Worker.
   const bare = { assets: undefined };
   const none = (await start({ ROUTES: routes, UNMATCHED: "not_found" }, bare)).from("203.0.113.1");
   assert.equal((await none("/")).status, 404);
@@ -75,7 +75,7 @@ test("requests that match no route get the page, 404, or the backend", async () 
   assert.equal(origin.received.length, before, "no other spelling of a route gets around it");
 });
 
-/** How many of these answers have this status. */
+/** The number of responses with this status. */
 const count = (answers: Response[], status: number): number =>
   answers.filter((answer) => answer.status === status).length;
 

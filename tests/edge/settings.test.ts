@@ -6,7 +6,7 @@ import { until } from "../harness/until.ts";
 import { startOrigin } from "./origin.ts";
 import { type Edge, edgeName, startEdge, type Variable } from "./workerd.ts";
 
-// Settings as `[vars]` and the Secrets Store give them. A setting that cannot be used must not be ignored.
+// Settings from `[vars]` and the Secrets Store. An unusable setting must not be ignored.
 
 const origin = await startOrigin({ after });
 const user = randomUUID();
@@ -89,7 +89,7 @@ test("a READ_LIMITER denial does not claim ANON_READ_LIMIT's policy", async () =
       worker: { ratelimits: { READ_LIMITER: { namespace_id: "1", simple: { limit: 2, period: 60 } } } },
     },
   );
-  // It counts per minute of the clock, so the denial may take a few requests more.
+  // The limiter counts per minute of the clock, so the denial may take a few more requests.
   const denied = await until("a denial", async () => {
     const answer = await edge.from("203.0.113.3")("/api/lanes");
     return answer.status === 429 && answer;

@@ -2,7 +2,7 @@
 //
 //   node tests/edge/smoke.ts https://edge.example.com [--token TOKEN] [--origin URL] [--spare-limit]
 //
-// It uses up this machine's anonymous submissions of one window, unless told to spare them. They are for a service that
+// It uses up this machine's anonymous submissions of one window, except with --spare-limit. They are for a service that
 // does not exist, so nothing runs. With a token, it checks that the token's user is recognised. With the origin's URL,
 // it checks that direct access to the origin gains nothing. The exit code is 1 if any check fails.
 import { parseArgs } from "node:util";

@@ -7,7 +7,7 @@ import { until } from "../harness/until.ts";
 import { type Origin, startOrigin } from "./origin.ts";
 import { type Edge, startEdge, type Variable } from "./workerd.ts";
 
-// Request bodies. What a client does with them is not an outage of the origin.
+// Request bodies. A client's misuse of them is not an outage of the origin.
 
 const outages = ["origin_unreachable", "origin_timed_out"];
 
@@ -87,7 +87,7 @@ for (const framing of ["Content-Length: 1000", "Transfer-Encoding: chunked"]) {
     const edge = await start(origin);
     const { socket, status } = begin(edge, framing);
     socket.write("5\r\nhello\r\n");
-    // Wait until the origin could have the first bytes.
+    // Wait until the origin could have received the first bytes.
     await wait(200);
     socket.end();
     assert.equal(await status, 400);
@@ -114,7 +114,7 @@ test("a client that goes away while the origin works is not an outage", async ()
   await until("the origin to be asked", () => asked === 1);
   hangUp.abort();
   await sent;
-  // Another request lets the isolate report what it has counted.
+  // Another request makes the isolate report its counts.
   await edge.from("203.0.113.1")("/api/none/../../x");
   await until("a report", () => origin.reports.length > 0);
   assert.deepEqual(

@@ -102,7 +102,7 @@ test("users' reads are not counted; a denied user calls no object", async () => 
     assert.equal(answer.headers.get("ratelimit"), quotas[1]?.[1]);
   }
   assert.deepEqual(await statuses(edge, user, 5), Array(5).fill(429));
-  // What was counted before is still being written.
+  // Earlier counts are still being written.
   assert.equal((await costs(edge, usersName)).calls, calls);
 });
 
@@ -157,7 +157,7 @@ test("users' native limiter, then WITHOUT_COUNTER, decides on failure", async ()
         } as Partial<WorkerOptions>,
       },
     );
-  // One a minute of the clock: of four, at least two come in the same minute.
+  // One request per minute of the clock: of four, at least two fall in the same minute.
   const native = await failing({ USER_LIMITER: { namespace_id: "1", simple: { limit: 1, period: 60 } } });
   const answers = await statuses(native, "anne", 4);
   assert.equal(answers[0], 202);

@@ -64,7 +64,7 @@ export function edgeWorker(options: EdgeOptions): WorkerOptions {
     ORIGIN_URL: options.originUrl,
     JWT_SECRET: secrets.jwt,
     EDGE_SECRET: secrets.edge,
-    // An object on a machine that has too much to do is not one that hangs.
+    // An object on an overloaded machine must not count as one that hangs.
     COUNTER_TIMEOUT_MS: "20000",
     ...options.vars,
   };
@@ -132,7 +132,7 @@ export async function startEdge(lifetime: Lifetime, options: EdgeOptions): Promi
   };
 }
 
-/** The native limiter counts per minute of the clock: waits for the next one, unless there is time enough in this one. */
+/** The native limiter counts per minute of the clock. Waits for the next minute unless enough of this one is left. */
 export async function timeInTheMinute(): Promise<void> {
   const left = 60_000 - (Date.now() % 60_000);
   if (left < 20_000) await sleep(left + 10);
@@ -141,8 +141,8 @@ export async function timeInTheMinute(): Promise<void> {
 const costsName = "costs";
 
 /**
- * A Worker that asks a counting object for its costs. Miniflare could ask as well, but stops this process until it has
- * the answer: for ever, when the runtime waits for this process to read its log.
+ * A Worker that reads a counting object's costs. Miniflare could call the object too, but blocks this process until the
+ * response. If the runtime waits for this process to read its log, both would hang.
  */
 function costsWorker(edge: WorkerOptions): WorkerOptions {
   return {
