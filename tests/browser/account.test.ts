@@ -6,10 +6,10 @@ import { requireStill, watchShifts } from "./shifts.ts";
 import { slowAnalysis } from "./slow.ts";
 
 const stack = await startStack({ after });
-/** Slow enough that a page that updates ten times a second shows jobs while they run, and most of a burst while it waits. */
+/** Slow enough that a page with ten updates per second shows running jobs, and most of a burst while it waits. */
 const slower = await startStack({ after }, { env: { WEIR_CONFIG: slowAnalysis(0.5) } });
 
-/** Records the states that each job's row shows. */
+/** Records the states shown in each job's row. */
 const keepStates = `
   globalThis.states = {};
   new MutationObserver(() => {
@@ -79,7 +79,7 @@ describe("the page for a signed-in user", () => {
   it("shows which jobs of a burst wait, and cancels one", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress(), width: 360, height: 1000 });
     await page.addInitScript(watchShifts);
-    // Slow enough that most still wait when a busy machine comes to look.
+    // Slow enough that most jobs still wait when a busy machine loads the page.
     await page.goto(`${slower.edge.url}/#account`);
     await page.getByRole("button", { name: "Free", exact: true }).click();
     await page.getByText(/left 50 ·/).waitFor();
@@ -89,7 +89,7 @@ describe("the page for a signed-in user", () => {
     // 49 are left, so one of the 50 is refused.
     await page.getByRole("button", { name: "Submit 50" }).click();
     await page.getByText("49 accepted, 1 refused").waitFor();
-    // The quota keeps up with a burst.
+    // The quota updates in step with the burst.
     await page.getByText(/left 0 ·/).waitFor();
     await page.getByRole("alert").getByText("Your plan's quota is used up").waitFor();
     await page.getByText("waiting for a slot").first().waitFor();
@@ -102,7 +102,7 @@ describe("the page for a signed-in user", () => {
       0,
       "no button is cut off at 360 px",
     );
-    // Running jobs come first, then the queue, with each job's place in it.
+    // Running jobs come first, then the queue, with each job's position in it.
     const texts = await page.locator("#jobs tr").allTextContents();
     assert.equal(texts.length, 50, "a burst hides nothing");
     const at = (words: string): number => texts.findIndex((text) => text.includes(words));
@@ -148,7 +148,7 @@ describe("the page for a signed-in user", () => {
     const states = (await page.evaluate("states")) as Record<string, string[]>;
     assert.equal(Object.keys(states).length, 50);
     const seenRunning = Object.values(states).filter((said) => said.at(-2) === "running").length;
-    // A page that is late shows what is, and not what was meanwhile.
+    // A late page shows the current state only and skips earlier ones.
     assert.ok(seenRunning >= 5, `${seenRunning} were seen running`);
     for (const [job, said] of Object.entries(states)) {
       assert.equal(said.at(-1), "done", `${job}: ${said.join(", ")}`);
@@ -159,8 +159,8 @@ describe("the page for a signed-in user", () => {
       );
     }
     const parked = Object.values(states).filter((said) => said[0] === "waiting for a slot");
-    // How many of them wait depends on how fast the machine submits, and how many are seen to, on how late the page is: of a
-    // few, perhaps none.
+    // The number of waiting jobs depends on how fast the machine submits. How many of them the page shows depends on
+    // its delay: of a few, perhaps none.
     const told = (await Promise.all(answers)).filter((answer) => answer.job?.waiting_for === "slot").length;
     assert.ok(parked.length >= (told - 10) / 2, `${parked.length} of ${told} have waited for a slot`);
     assert.equal(asked.filter((request) => request === "GET /api/jobs/events").length, 1);

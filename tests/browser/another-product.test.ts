@@ -52,7 +52,7 @@ describe("a product with meters, plans and services of its own", () => {
     await page.getByRole("tab", { name: "Right now" }).click();
     await page.getByRole("row", { name: /^caption/ }).waitFor();
 
-    // Eleven at once, of which the hour has room for ten.
+    // Eleven at once; the hourly limit is ten.
     const renders = await Promise.all(Array.from({ length: 11 }, () => user.submit("render", { words: "a weir" })));
     const refused = renders.filter((response) => response.status === 429);
     assert.deepEqual(new Set(renders.map((response) => response.status)), new Set([202, 429]));

@@ -11,9 +11,9 @@ interface Violation {
   nodes: { html: string; failureSummary?: string }[];
 }
 
-/** Fails when axe finds anything that people with a disability stumble over. */
+/** Fails when axe finds an accessibility problem. */
 export async function requireAccessible(page: Page): Promise<void> {
-  // Not as an element of the page, whose content policy forbids that.
+  // Evaluated and not added as an element, because the page's content policy forbids that.
   await page.evaluate(source);
   const { violations } = await page.evaluate<{ violations: Violation[] }>("axe.run()");
   const found = violations.map(({ id, help, nodes }) => `${id}: ${help}\n  ${nodes.map((n) => n.html).join("\n  ")}`);

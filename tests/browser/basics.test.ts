@@ -64,7 +64,7 @@ describe("the page", () => {
     await page.goto(stack.edge.url);
     await page.getByRole("button", { name: "Flood it" }).waitFor();
     const interactive = await page.evaluate<number>("performance.getEntriesByType('navigation')[0].domInteractive");
-    // Measured and not tested: it depends on what else the machine does.
+    // Reported but not asserted, because it depends on the machine's load.
     t.diagnostic(
       `${sum} bytes compressed; interactive after ${Math.round(interactive)} ms on 10 Mbit/s with a quarter of the CPU`,
     );
@@ -76,7 +76,7 @@ describe("the page", () => {
     await page.goto(stack.edge.url);
     await page.getByRole("heading", { name: "Sample service: find tests in source files" }).waitFor();
     await page.getByText("Connecting…").waitFor();
-    // What is in the document is painted a moment later.
+    // The document is painted a moment after it is loaded.
     await page.waitForFunction("performance.getEntriesByName('first-contentful-paint').length");
   });
 
@@ -214,7 +214,7 @@ describe("the page", () => {
     }
     const found = page.getByText("3 tests found");
     await found.waitFor({ timeout: 15_000 }).catch(async () => {
-      // Frozen for longer than its lease, which a busy machine may make of it, it ends itself and is started again.
+      // If a busy machine freezes it for longer than its lease, it ends itself and is restarted.
       assert.notEqual(stack.origin.process.current.pid, frozen, "it goes on, and does not answer");
       await page.getByRole("button", { name: "Analyse" }).click();
       await found.waitFor();

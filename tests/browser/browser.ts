@@ -7,11 +7,14 @@ import { type Lifetime, required, whenOver } from "../harness/lifetime.ts";
 
 const screenshots = join(state, "screenshots");
 
-// One for all the pages of a file: to start a browser takes longer than many a test.
+// Shared by all pages of a file, because starting a browser takes longer than many a test.
 let browser: Promise<Browser> | undefined;
 after(async () => (await browser)?.close());
 
-/** A page in Chromium, with nothing that another page has stored. `complaints` collects its uncaught exceptions and the errors on its console. */
+/**
+ * A page in Chromium without stored data of other pages. `complaints` collects its uncaught exceptions and the errors
+ * on its console.
+ */
 export async function openPage(
   lifetime: Lifetime,
   options: {
@@ -20,7 +23,7 @@ export async function openPage(
     colorScheme?: "light" | "dark";
     locale?: string;
     address?: string;
-    /** Whether the picture moves, which only tests of its motion need. */
+    /** Whether the picture is animated. Only tests of motion need that. */
     moves?: boolean;
   } = {},
 ): Promise<{ page: Page; complaints: string[] }> {
@@ -30,11 +33,11 @@ export async function openPage(
     colorScheme: options.colorScheme ?? "light",
     locale: options.locale ?? "en-GB",
     reducedMotion: options.moves ? "no-preference" : "reduce",
-    // The visitor's address, as Cloudflare tells it.
+    // The visitor's address, in Cloudflare's header.
     ...(options.address ? { extraHTTPHeaders: { "CF-Connecting-IP": options.address } } : {}),
   });
   whenOver(lifetime, () => context.close());
-  // Long enough for a flood to be worked, and for a machine that has too much to do.
+  // Long enough for all jobs of a flood, including on an overloaded machine.
   context.setDefaultTimeout(90_000);
   const page = await context.newPage();
   const complaints: string[] = [];
@@ -56,7 +59,7 @@ function launch(): Promise<Browser> {
       "--disable-background-networking",
       "--disable-component-update",
       "--disable-sync",
-      // Screenshots look the same on every machine.
+      // For identical screenshots on every machine.
       "--font-render-hinting=none",
       "--disable-lcd-text",
       "--force-color-profile=srgb",
@@ -64,7 +67,7 @@ function launch(): Promise<Browser> {
   });
 }
 
-/** Saves a screenshot of the page under .weir/screenshots, for people. */
+/** Saves a screenshot of the page under .weir/screenshots for manual inspection. */
 export async function picture(page: Page, name: string): Promise<void> {
   mkdirSync(screenshots, { recursive: true });
   await page.screenshot({ path: join(screenshots, `${name}.png`), fullPage: true });

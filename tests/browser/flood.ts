@@ -8,7 +8,7 @@ export async function flood(page: Page): Promise<void> {
   await page.getByText("104 jobs are queued.").waitFor();
 }
 
-/** The same, and a newcomer submits one while all of those wait. */
+/** The same, and a newcomer submits one job while all of those wait. */
 export async function floodAndJoin(page: Page, sql: postgres.Sql): Promise<void> {
   await whilePaused(sql, async () => {
     await flood(page);
@@ -16,7 +16,7 @@ export async function floodAndJoin(page: Page, sql: postgres.Sql): Promise<void>
   });
 }
 
-/** Does what makes a newcomer submit a job, and waits until it is there. */
+/** Runs `doing`, which makes a newcomer submit a job, and waits for that job. */
 export async function joins(sql: postgres.Sql, doing: () => Promise<void>): Promise<void> {
   const submissions = async (): Promise<number> => (await sql`SELECT FROM submissions`).length;
   const before = await submissions();
@@ -24,7 +24,7 @@ export async function joins(sql: postgres.Sql, doing: () => Promise<void>): Prom
   await until("the newcomer's job", async () => (await submissions()) > before);
 }
 
-/** No worker starts a job of a flood meanwhile, however slow the browser is on a busy machine. */
+/** Meanwhile no worker starts a job of a flood, however slow the browser is on a busy machine. */
 export async function whilePaused(sql: postgres.Sql, doing: () => Promise<void>): Promise<void> {
   const said = (action: "pause" | "resume"): string => JSON.stringify({ action, queue: "*" });
   await sql`UPDATE river_queue SET paused_at = now() WHERE starts_with(name, 'demo_')`;

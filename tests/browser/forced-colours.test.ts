@@ -11,7 +11,7 @@ import { servicesOfStart } from "./services.ts";
 
 const stack = await startStack({ after }, { env: { WEIR_CONFIG: servicesOfStart } });
 
-/** Which part of these pixels (red, green, blue, alpha) can be told from a ground of black or white. */
+/** The share of these pixels (red, green, blue, alpha) that stands out from a black or white background. */
 function visiblePart(pixels: ArrayLike<number>, ground: "black" | "white"): number {
   let visible = 0;
   for (let at = 0; at < pixels.length; at += 4) {
@@ -19,13 +19,13 @@ function visiblePart(pixels: ArrayLike<number>, ground: "black" | "white"): numb
     const linear = (value: number): number => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
     const luminance = 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue);
     const contrast = ground === "black" ? (luminance + 0.05) / 0.05 : 1.05 / (luminance + 0.05);
-    // What WCAG 1.4.11 wants of graphics.
+    // WCAG 1.4.11's requirement for graphics.
     if (alpha > 0.5 && contrast >= 3) visible++;
   }
   return (4 * visible) / pixels.length;
 }
 
-/** Of the element with this selector. The page may replace it at any time, so it is asked once where it is. */
+/** The same for the element with this selector. The page may replace it at any time, so its position is read once. */
 async function visiblePartOf(page: Page, selector: string, ground: "black" | "white"): Promise<number> {
   const clip = await page.evaluate<{ x: number; y: number; width: number; height: number }>(
     `document.querySelector("${selector}").getBoundingClientRect().toJSON()`,
@@ -34,7 +34,7 @@ async function visiblePartOf(page: Page, selector: string, ground: "black" | "wh
   return visiblePart(await sharp(shot).ensureAlpha().raw().toBuffer(), ground);
 }
 
-/** What is drawn, without the words that lie over it. */
+/** The drawn pixels, without the text above them. */
 async function drawn(page: Page): Promise<number[]> {
   return page.evaluate(`(() => {
     const canvas = document.querySelector("#weir-stage canvas");
@@ -60,9 +60,9 @@ describe("the page in forced colours", () => {
     await allDone(page, 105);
     for (const [colorScheme, ground] of grounds) {
       await on(colorScheme);
-      // It is drawn again when the colours change. A hundred dots of two pixels' radius and more.
+      // The picture is redrawn when the colors change. It has a hundred dots with a radius of at least two pixels.
       await until(`the picture on ${ground}`, async () => visiblePart(await drawn(page), ground) > 0.005);
-      // More than a frame: the one is filled, the other striped.
+      // More than an outline: one bar is filled, the other striped.
       for (const bar of [".bar .mine", ".bar .shared"]) {
         const part = await visiblePartOf(page, bar, ground);
         assert.ok(part > 0.4, `${part} of ${bar} on ${ground}`);

@@ -4,8 +4,8 @@ import * as fc from "fast-check";
 import { rendered } from "../../www/src/rendered.ts";
 import { openPage } from "./browser.ts";
 
-// Markdown comes from handlers, whose text comes from strangers. What the browser makes of any of it has only elements,
-// attributes and links that do nothing but show. `WEIR_CASES` goes deeper, and `WEIR_SEED` repeats a run.
+// Markdown comes from handlers, and handlers take text from strangers. So the browser must build only harmless
+// elements, attributes and links from it. `WEIR_CASES` sets the number of cases, and `WEIR_SEED` repeats a run.
 
 const cases = Number(process.env.WEIR_CASES ?? 10_000);
 const seed = Number(process.env.WEIR_SEED ?? Math.floor(Math.random() * 2 ** 31));
@@ -24,15 +24,15 @@ const protocols: Record<string, string[]> = {
   img: ["http:", "https:"],
 };
 
-/** A node that the browser made of the HTML: an element, or something else than text. */
+/** A node that the browser created from the HTML: an element, or any other node except text. */
 interface Made {
   name: string;
   attributes: [string, string][];
-  /** Where it leads, as the browser reads it. */
+  /** The protocol of its link, as the browser reads it. */
   protocol: string | null;
 }
 
-// A template is parsed as a page is, and runs and loads nothing.
+// A template is parsed like a page, but runs and loads nothing.
 const read = `(html) => {
   const template = document.createElement("template");
   template.innerHTML = html;
@@ -51,7 +51,7 @@ const read = `(html) => {
   return made;
 }`;
 
-/** What is wrong with it, if anything is. */
+/** The problem with a node, if there is one. */
 function fault({ name, attributes, protocol }: Made): string | undefined {
   const names = allowed[name];
   if (!names) return `<${name}>`;
@@ -112,7 +112,7 @@ describe("markdown in the page", () => {
 
   it("shows and does nothing else, whatever is written", { timeout: 300_000 + 20 * cases }, async () => {
     let texts = 0;
-    // Many at once: what takes time is to ask the browser.
+    // Many at once, because most of the time goes into calls to the browser.
     const some = fc.array(markdown, { minLength: 1, maxLength: 200, size: "max" });
     await fc.assert(
       fc.asyncProperty(some, async (all) => {

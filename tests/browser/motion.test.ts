@@ -21,7 +21,7 @@ const watchDots = `
   };
 `;
 
-/** Records how long each frame takes to draw, and the time from one to the next, in milliseconds. */
+/** Records the drawing time of each frame, and the time between frames, in milliseconds. */
 const watchFrames = `
   globalThis.frames = { draws: [], gaps: [] };
   const request = globalThis.requestAnimationFrame;
@@ -39,7 +39,7 @@ const quantile = (numbers: number[], part: number): number =>
   numbers.toSorted((a, b) => a - b)[Math.floor(numbers.length * part)] ?? Number.NaN;
 
 describe("the motion of the picture", () => {
-  /** A page on which all of a flood was worked. */
+  /** A page after all jobs of a flood are done. */
   async function flooded(lifetime: Lifetime, moves: boolean): Promise<Page> {
     const { page } = await openPage(lifetime, { address: someAddress(), moves });
     await page.addInitScript(watchDots);
@@ -51,7 +51,10 @@ describe("the motion of the picture", () => {
     return page;
   }
 
-  /** At how many places dots were drawn. All places of both queues, the slots, the workers and the end are fewer than 800. */
+  /**
+   * The number of positions where dots were drawn. Both queues, the slots, the workers and the end have fewer than 800
+   * in total.
+   */
   const spots = (page: Page): Promise<number> => page.evaluate("drawn.size");
 
   it("moves smoothly, and draws all of a flood in a small part of a frame", async (t) => {
@@ -65,7 +68,7 @@ describe("the motion of the picture", () => {
       `${draws.length} frames; p50, p95, p99: drawn in ${said(draws)}; one after the other in ${said(gaps)}`,
     );
     assert.ok(draws.length > 100, `${draws.length} frames`);
-    // A sixtieth of a second is for twice as many dots, and for what the browser does besides.
+    // A sixtieth of a second must suffice for twice as many dots and for the browser's other work.
     assert.ok(quantile(draws, 0.5) < 1000 / 60 / 4, said(draws));
   });
 
@@ -78,7 +81,7 @@ describe("the motion of the picture", () => {
       await flood(page);
       const drawn = (): Promise<number> => page.evaluate("frames.draws.length");
       assert.ok((await drawn()) > 0);
-      // Twenty times at least: each look takes a second.
+      // Allows at least twenty tries, because each takes a second.
       await until(
         "a second without frames",
         async () => {

@@ -16,7 +16,7 @@ interface Newcomer {
   place: number;
 }
 
-/** What the database knows of the last job of one kind, which is the newcomer's. */
+/** The database's record of the last job of a kind, which is the newcomer's. */
 async function newcomer({ database: { sql } }: Stack, kind: string): Promise<Newcomer> {
   const [found] = await sql<Newcomer[]>`
     WITH mine AS (SELECT * FROM river_job WHERE kind = ${kind} ORDER BY id DESC LIMIT 1)
@@ -27,7 +27,7 @@ async function newcomer({ database: { sql } }: Stack, kind: string): Promise<New
   return found;
 }
 
-/** Keeps the letters of each canvas as they were drawn last. */
+/** Records the letters last drawn on each canvas. */
 const watchLetters = `
   const drawing = CanvasRenderingContext2D.prototype;
   const { clearRect, fillText } = drawing;
@@ -41,7 +41,7 @@ const watchLetters = `
   };
 `;
 
-/** The letters of the jobs that are done, as a reader of the picture sees them. */
+/** The letters of the finished jobs, in the order shown in the picture. */
 async function drawnOrder(page: Page, stage: string): Promise<string> {
   const letters = await page.evaluate<{ text: string; x: number; y: number }[]>(
     `(() => {
@@ -54,7 +54,7 @@ async function drawnOrder(page: Page, stage: string): Promise<string> {
   return rows.map(({ text }) => text).join("");
 }
 
-/** The numbers of the sentence about a newcomer. */
+/** The numbers in the sentence about a newcomer. */
 const sentence = new RegExp(
   "^(\\d+) jobs were waiting when you joined; you finished in ([\\d.]+) s, as number (\\d+)\\. " +
     "In the shared queue: ([\\d.]+) s, as number (\\d+)\\. All 105 jobs are done\\.$",

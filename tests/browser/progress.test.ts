@@ -8,7 +8,7 @@ import { requireAccessible } from "./axe.ts";
 import { openPage, picture } from "./browser.ts";
 import { analysisBy } from "./slow.ts";
 
-/** The job is done when this is there. */
+/** The job ends when this file exists. */
 const signal = join(required("WEIR_TEST_FOLDER"), `progress-${process.pid}`);
 const program = `cat > /dev/null
 echo 'weir:progress 0.4 file 2 of 5 <b>' >&2

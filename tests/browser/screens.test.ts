@@ -8,18 +8,18 @@ import { buildPage } from "../../scripts/lib/page.ts";
 import { root, state } from "../../scripts/lib/paths.ts";
 import { openPage } from "./browser.ts";
 
-// Compares the page with screenshots of it. After a wanted change: UPDATE_SNAPSHOTS=1 npm test -- screens.test.ts, and
-// look at the pictures before you commit them.
+// Compares the page with stored screenshots. After an intended change, run UPDATE_SNAPSHOTS=1 npm test --
+// screens.test.ts, and inspect the pictures before you commit them.
 
 const kept = join(import.meta.dirname, "screens");
 const font = join(import.meta.dirname, "font", "inter.woff2");
 const site = "http://weir.test";
-/** A pixel differs when a channel differs by more than this. Letters are drawn a little differently on each machine. */
+/** A pixel differs when a channel differs by more than this. Text rendering varies slightly between machines. */
 const tolerance = 64;
 /** The share of pixels that may differ. */
 const allowed = 0.01;
 
-/** The same font on every machine, nothing that blinks, and no clock. */
+/** The same font on every machine, no blinking, and no clock. */
 const style = `
   @font-face { font-family: Fixed; src: url(/font.woff2); font-weight: 100 900; }
   *, ::before { font-family: Fixed, sans-serif !important; caret-color: transparent !important; }
@@ -40,7 +40,7 @@ const types: Record<string, string> = {
   svg: "image/svg+xml",
 };
 
-/** Serves the page without a server: one that has no development routes, so that the page shows its recording. */
+/** Serves the page without a server, as one without development routes, so that the page shows its recording. */
 async function serve(route: Route): Promise<void> {
   const path = new URL(route.request().url()).pathname;
   if (path === "/font.woff2") return route.fulfill({ path: font, contentType: "font/woff2" });
@@ -56,7 +56,7 @@ async function serve(route: Route): Promise<void> {
   });
 }
 
-/** Compares what is in view with the screenshot that is kept, or keeps it. */
+/** Compares the visible part with the stored screenshot, or stores it. */
 async function compare(page: Page, name: string): Promise<void> {
   const shot = await page.screenshot({ animations: "disabled" });
   const path = join(kept, `${name}.png`);
@@ -97,7 +97,7 @@ describe("the page looks as before", () => {
         await page.evaluate("document.fonts.load('16px Fixed')");
         await page.clock.runFor(3000);
         await page.getByText("A recording of a real run").waitFor();
-        // The recording, to its end.
+        // Plays the recording to its end.
         await page.clock.runFor(60_000);
         await page.getByText(/All 105 jobs are done\.$/).waitFor();
         await page.evaluate("document.activeElement?.blur()");

@@ -5,10 +5,10 @@ import { required } from "../harness/lifetime.ts";
 
 const folder = required("WEIR_TEST_FOLDER");
 
-/** The services of `npm start`: the picture's service has a known time of work. */
+/** The services of `npm start`. The picture's service takes a known time. */
 export const servicesOfStart = await servicesWithDemo(folder);
 
-/** The same, with a flood that takes twice as long, beside which it is short how long a busy machine holds it back. */
+/** The same, with a flood that takes twice as long, so that delays on a busy machine are short in comparison. */
 export function servicesOfALongFlood(): string {
   const text = readFileSync(servicesOfStart, "utf8");
   const slower = text.replaceAll("sleep 0.25", "sleep 0.5");

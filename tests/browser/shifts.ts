@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import type { Page } from "playwright-core";
 
-/** Notes the layout shifts since the first paint that no input caused. */
+/** Records the layout shifts since the first paint that no input caused. */
 export const watchShifts = `
   globalThis.shifts = [];
   const place = ({ y, height }) => Math.round(y) + "+" + Math.round(height);
@@ -15,7 +15,7 @@ export const watchShifts = `
   }).observe({ type: "layout-shift", buffered: true });
 `;
 
-/** Fails when more has shifted than this, and says what. */
+/** Fails when the layout has shifted by more than `most`, and lists the shifts. */
 export async function requireStill(page: Page, most: number): Promise<void> {
   const shifts = await page.evaluate<{ value: number; moved: string[] }[]>("shifts");
   const sum = shifts.reduce((total, { value }) => total + value, 0);

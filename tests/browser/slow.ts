@@ -4,7 +4,7 @@ import { root } from "../../scripts/lib/paths.ts";
 import { required } from "../harness/lifetime.ts";
 
 /**
- * The default configuration with a slow program as the handler of the analysis, so that jobs queue up: real analyses of
+ * The default configuration with a slow program as the handler of the analysis, so that jobs queue up. Real analyses of
  * small files end before the page can show them.
  */
 export function slowAnalysis(seconds: number): string {
@@ -12,7 +12,7 @@ export function slowAnalysis(seconds: number): string {
   return analysisBy(`slow-${seconds}`, `cat > /dev/null; sleep ${seconds}; echo '${output}'`);
 }
 
-/** The default configuration with a shell script as the handler of the analysis, in a file of that name. */
+/** The default configuration with a shell script of this name as the handler of the analysis. */
 export function analysisBy(name: string, script: string): string {
   const text = readFileSync(join(root, "weir.toml"), "utf8");
   const command = ["sh", "-c", script];

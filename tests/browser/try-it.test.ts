@@ -71,7 +71,7 @@ describe("the page for an anonymous visitor", () => {
     await alert.getByText("NUL 문자가 들어 있습니다").waitFor();
     assert.deepEqual(submitted, []);
 
-    // A notice goes with its reason.
+    // A notice disappears with its cause.
     await choose("empty_test.go", Buffer.from("package a\n"));
     await alert.waitFor({ state: "hidden" });
     await page.getByLabel("언어").selectOption("en");
