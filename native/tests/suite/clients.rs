@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-const TABLES: &str = "CREATE TABLE orders (number int NOT NULL); CREATE TABLE results (number int NOT NULL)";
+const TABLES: &str = "CREATE TABLE IF NOT EXISTS orders (number int NOT NULL); CREATE TABLE IF NOT EXISTS results (number int NOT NULL)";
 
 /// Runs a program of a language with these arguments until it ends, and returns what it printed.
 async fn output(weir: &Weir, program: &[PathBuf], args: &[&str]) -> String {

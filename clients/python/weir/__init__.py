@@ -1,0 +1,356 @@
+"""Submits jobs to Weir and works them, in your own transactions (psycopg 3).
+
+A submitted job exists if and only if your transaction commits. The same holds for what a worker writes and the completion
+of its job. Limits hold across all programs and languages, because the database decides.
+"""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import TupleRow, tuple_row
+from psycopg.types.json import Jsonb
+
+#: Seconds between two attempts to connect again, at first and at most.
+_PAUSES = (0.1, 5.0)
+
+
+class FencedOut(Exception):
+    """Another worker has the job. What this attempt wrote is rolled back."""
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """The answer to a submission: admitted, parked, repeated, folded, over_quota, too_large, too_many_waiting or
+    key_reused. Without a job id, nothing was accepted."""
+
+    outcome: str
+    job_id: int | None
+    quota: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """An attempt at a job."""
+
+    id: int
+    attempt: int
+    kind: str
+    args: dict[str, Any]
+    created_at: datetime | None = None
+
+
+Connection = psycopg.Connection[Any]
+AsyncConnection = psycopg.AsyncConnection[Any]
+Handler = Callable[[Connection, Job], Any]
+AsyncHandler = Callable[[AsyncConnection, Job], Awaitable[Any]]
+
+
+class _Calls:
+    """The statements of both clients."""
+
+    def __init__(self, schema: str | None = None) -> None:
+        self._schema = schema
+
+    def _statement(self, function: str, values: Sequence[object]) -> sql.Composed:
+        name = sql.Identifier(self._schema, function) if self._schema else sql.Identifier(function)
+        marks = sql.SQL(", ").join(sql.Placeholder() * len(values))
+        return sql.SQL("SELECT * FROM {}({})").format(name, marks)
+
+
+class Weir(_Calls):
+    """Calls Weir's functions, in its schema or where search_path leads."""
+
+    def _rows(self, connection: Connection, function: str, *values: object) -> list[TupleRow]:
+        # The connection may have another row factory.
+        with connection.cursor(row_factory=tuple_row) as cursor:
+            return cursor.execute(self._statement(function, values), values).fetchall()
+
+    def submit(
+        self,
+        connection: Connection,
+        subject: str,
+        service: str,
+        args: dict[str, Any],
+        amount: int | None = None,
+        *,
+        key: str | None = None,
+        run_at: datetime | str | None = None,
+        priority: int | None = None,
+    ) -> Submitted:
+        """Submits a job inside the connection's transaction. The user's row stays locked until it ends: commit soon."""
+        values = (subject, service, Jsonb(args), amount, _options(key, run_at, priority))
+        return Submitted(*self._rows(connection, "weir_submit", *values)[0])
+
+    def complete(self, connection: Connection, job: Job, output: Any = None, used: int | None = None) -> int:
+        """Completes an attempt inside the transaction, and returns what was charged."""
+        values = (job.id, job.attempt, _output(output), used, job.created_at)
+        return _charged(job, self._rows(connection, "weir_complete", *values))
+
+    def fail(self, connection: Connection, job: Job, error: object, retry_at: datetime | None = None) -> str:
+        """Records a failed attempt inside the transaction: retry, discarded, cancelled or fenced_out."""
+        values = (job.id, job.attempt, _storable(str(error)), retry_at, job.created_at)
+        return str(self._rows(connection, "weir_fail", *values)[0][0])
+
+    def progress(self, connection: Connection, job: Job, fraction: float, message: str | None = None) -> str:
+        """Records the progress of an attempt, from 0 to 1. Use a connection with autocommit, so that others see it."""
+        values = (job.id, job.attempt, float(fraction), message, job.created_at)
+        return str(self._rows(connection, "weir_progress", *values)[0][0])
+
+    def extend(self, connection: Connection, job: Job, more: int) -> bool:
+        """Reserves more for a running job. Returns False and changes nothing if that is over the quota."""
+        return _extended(job, self._rows(connection, "weir_extend", job.id, job.attempt, more, job.created_at))
+
+    def claim(self, connection: Connection, queue: str, worker: str, most: int = 1) -> list[Job]:
+        """Starts attempts at jobs. Commit before you work."""
+        return [Job(*row) for row in self._rows(connection, "weir_claim", queue, worker, most)]
+
+    def work(
+        self,
+        url: str,
+        queues: Sequence[str],
+        handle: Handler,
+        *,
+        river_schema: str = "public",
+        poll: float = 1.0,
+        until: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Works jobs one after the other, until `until()`.
+
+        `handle(connection, job)` returns the output, or a pair of the output and what was used. What it writes over the
+        connection is committed with the job's completion, or rolled back with its failure. A lost connection is
+        replaced. Its job fails and is retried.
+        """
+        lost: list[Job] = []
+        connected = False
+        pause = _PAUSES[0]
+        while not until():
+            try:
+                with psycopg.connect(url, autocommit=True) as idle, psycopg.connect(url) as connection:
+                    connected, pause = True, _PAUSES[0]
+                    idle.execute(_listen(river_schema))
+                    self._turns(idle, connection, queues, handle, poll, until, lost)
+            except psycopg.OperationalError:
+                if not connected:
+                    raise
+                time.sleep(pause)
+                pause = min(2 * pause, _PAUSES[1])
+
+    def _turns(
+        self,
+        idle: Connection,
+        connection: Connection,
+        queues: Sequence[str],
+        handle: Handler,
+        poll: float,
+        until: Callable[[], bool],
+        lost: list[Job],
+    ) -> None:
+        while lost:
+            with connection.transaction():
+                self.fail(connection, lost[-1], "the worker lost its connection")
+            lost.pop()
+        while not until():
+            worked = False
+            for queue in queues:
+                if until():
+                    return
+                # One job at a time: a claimed job that waits holds a slot.
+                with connection.transaction():
+                    jobs = self.claim(connection, queue, _worker())
+                for job in jobs:
+                    lost.append(job)
+                    self._attempt(connection, job, handle)
+                    lost.pop()
+                    worked = True
+            if not worked:
+                # Submissions and freed slots notify. Scheduled jobs are found by polling.
+                next(idle.notifies(timeout=poll, stop_after=1), None)
+
+    def _attempt(self, connection: Connection, job: Job, handle: Handler) -> None:
+        try:
+            with connection.transaction():
+                self.complete(connection, job, *_made(handle(connection, job)))
+        except FencedOut:
+            pass
+        except Exception as error:  # Any failure: the job is retried or discarded.
+            if connection.closed:
+                raise psycopg.OperationalError("the connection is lost") from error
+            with connection.transaction():
+                self.fail(connection, job, error)
+
+
+class AsyncWeir(_Calls):
+    """The same for asyncio."""
+
+    async def _rows(self, connection: AsyncConnection, function: str, *values: object) -> list[TupleRow]:
+        async with connection.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(self._statement(function, values), values)
+            return await cursor.fetchall()
+
+    async def submit(
+        self,
+        connection: AsyncConnection,
+        subject: str,
+        service: str,
+        args: dict[str, Any],
+        amount: int | None = None,
+        *,
+        key: str | None = None,
+        run_at: datetime | str | None = None,
+        priority: int | None = None,
+    ) -> Submitted:
+        """See `Weir.submit`."""
+        values = (subject, service, Jsonb(args), amount, _options(key, run_at, priority))
+        return Submitted(*(await self._rows(connection, "weir_submit", *values))[0])
+
+    async def complete(
+        self, connection: AsyncConnection, job: Job, output: Any = None, used: int | None = None
+    ) -> int:
+        """See `Weir.complete`."""
+        values = (job.id, job.attempt, _output(output), used, job.created_at)
+        return _charged(job, await self._rows(connection, "weir_complete", *values))
+
+    async def fail(
+        self, connection: AsyncConnection, job: Job, error: object, retry_at: datetime | None = None
+    ) -> str:
+        """See `Weir.fail`."""
+        values = (job.id, job.attempt, _storable(str(error)), retry_at, job.created_at)
+        return str((await self._rows(connection, "weir_fail", *values))[0][0])
+
+    async def progress(
+        self, connection: AsyncConnection, job: Job, fraction: float, message: str | None = None
+    ) -> str:
+        """See `Weir.progress`."""
+        values = (job.id, job.attempt, float(fraction), message, job.created_at)
+        return str((await self._rows(connection, "weir_progress", *values))[0][0])
+
+    async def extend(self, connection: AsyncConnection, job: Job, more: int) -> bool:
+        """See `Weir.extend`."""
+        values = (job.id, job.attempt, more, job.created_at)
+        return _extended(job, await self._rows(connection, "weir_extend", *values))
+
+    async def claim(self, connection: AsyncConnection, queue: str, worker: str, most: int = 1) -> list[Job]:
+        """See `Weir.claim`."""
+        return [Job(*row) for row in await self._rows(connection, "weir_claim", queue, worker, most)]
+
+    async def work(
+        self,
+        url: str,
+        queues: Sequence[str],
+        handle: AsyncHandler,
+        *,
+        river_schema: str = "public",
+        poll: float = 1.0,
+        until: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """See `Weir.work`."""
+        lost: list[Job] = []
+        connected = False
+        pause = _PAUSES[0]
+        while not until():
+            try:
+                async with await psycopg.AsyncConnection.connect(url, autocommit=True) as idle:
+                    async with await psycopg.AsyncConnection.connect(url) as connection:
+                        connected, pause = True, _PAUSES[0]
+                        await idle.execute(_listen(river_schema))
+                        await self._turns(idle, connection, queues, handle, poll, until, lost)
+            except psycopg.OperationalError:
+                if not connected:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _PAUSES[1])
+
+    async def _turns(
+        self,
+        idle: AsyncConnection,
+        connection: AsyncConnection,
+        queues: Sequence[str],
+        handle: AsyncHandler,
+        poll: float,
+        until: Callable[[], bool],
+        lost: list[Job],
+    ) -> None:
+        while lost:
+            async with connection.transaction():
+                await self.fail(connection, lost[-1], "the worker lost its connection")
+            lost.pop()
+        while not until():
+            worked = False
+            for queue in queues:
+                if until():
+                    return
+                async with connection.transaction():
+                    jobs = await self.claim(connection, queue, _worker())
+                for job in jobs:
+                    lost.append(job)
+                    await self._attempt(connection, job, handle)
+                    lost.pop()
+                    worked = True
+            if not worked:
+                async for _ in idle.notifies(timeout=poll, stop_after=1):
+                    pass
+
+    async def _attempt(self, connection: AsyncConnection, job: Job, handle: AsyncHandler) -> None:
+        try:
+            async with connection.transaction():
+                await self.complete(connection, job, *_made(await handle(connection, job)))
+        except FencedOut:
+            pass
+        except Exception as error:  # Any failure: the job is retried or discarded.
+            if connection.closed:
+                raise psycopg.OperationalError("the connection is lost") from error
+            async with connection.transaction():
+                await self.fail(connection, job, error)
+
+
+def _options(key: str | None, run_at: datetime | str | None, priority: int | None) -> Jsonb:
+    at = run_at.isoformat() if isinstance(run_at, datetime) else run_at
+    options = {"idempotency_key": key, "run_at": at, "priority": priority}
+    return Jsonb({name: value for name, value in options.items() if value is not None})
+
+
+def _output(output: Any) -> Jsonb | None:
+    return None if output is None else Jsonb(output)
+
+
+def _charged(job: Job, rows: list[TupleRow]) -> int:
+    outcome, charged = rows[0]
+    if outcome == "fenced_out":
+        raise FencedOut(job.id)
+    return int(charged)
+
+
+def _extended(job: Job, rows: list[TupleRow]) -> bool:
+    outcome = rows[0][0]
+    if outcome == "fenced_out":
+        raise FencedOut(job.id)
+    return bool(outcome == "extended")
+
+
+def _made(made: Any) -> tuple[Any, int | None]:
+    """What a handler returned, as the output and what was used."""
+    return made if isinstance(made, tuple) else (made, None)
+
+
+def _listen(river_schema: str) -> sql.Composed:
+    return sql.SQL("LISTEN {}").format(sql.Identifier(f"{river_schema}.river_insert"))
+
+
+def _worker() -> str:
+    return f"python.{socket.gethostname()[:60]}.{os.getpid()}"
+
+
+def _storable(text: str) -> str:
+    """The text without what PostgreSQL cannot store: NUL, and halves of surrogate pairs."""
+    return text.replace("\0", "").encode(errors="replace").decode()
+
+
+__all__ = ["AsyncWeir", "FencedOut", "Job", "Submitted", "Weir"]
