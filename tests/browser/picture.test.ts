@@ -167,7 +167,7 @@ describe("the picture", () => {
     assert.equal(await page.locator("#flood-result strong").count(), 0);
   });
 
-  it("offers a larger plan when many jobs use up the quota, and then shows that user's jobs", async (t) => {
+  it("offers a larger plan when many jobs use up the quota", async (t) => {
     const { page } = await openPage(t, { address: someAddress(), height: 1200 });
     await page.goto(`${stack.edge.url}/#account`);
     await page.getByRole("button", { name: "Free", exact: true }).click();

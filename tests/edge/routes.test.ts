@@ -14,7 +14,7 @@ const start = (vars: Record<string, Variable>, worker: EdgeOptions["worker"] = {
 const user = randomUUID();
 const bearer = `Bearer ${await tokenFor(origin.secrets.jwt, user)}`;
 
-test("a route has any prefix, and says who may call and which credentials pass", async () => {
+test("a route sets its prefix, its callers and the credentials that pass", async () => {
   const edge = await start({
     ROUTES: [
       { methods: ["GET"], path: "/v1/status", skip: true },
@@ -82,7 +82,7 @@ const count = (answers: Response[], status: number): number =>
 const several = (times: number, send: () => Promise<Response>): Promise<Response[]> =>
   Promise.all(Array.from({ length: times }, send));
 
-test("several limits of an address hold at once, and a denied request uses up none", { timeout: 120_000 }, async () => {
+test("several limits hold at once, and a denied request uses up none", { timeout: 120_000 }, async () => {
   const edge = await start({
     ROUTES: [
       {
@@ -111,7 +111,7 @@ test("several limits of an address hold at once, and a denied request uses up no
   assert.deepEqual([count(others, 200), count(others, 429)], [2, 8], "another route counts apart");
 });
 
-test("addresses may be exempt from limits or refused, and IPv6 prefixes may be shorter", async () => {
+test("ALLOW, DENY and IPV6_PREFIX choose addresses", async () => {
   const edge = await start({
     ROUTES: [{ path: "/v1/*", limits: [{ by: "address", limit: 2, window: "1m" }] }],
     ALLOW: ["203.0.113.0/24", "2001:db8:9::/48"],
@@ -162,7 +162,7 @@ test("users have limits by holder and by claim", async () => {
   assert.equal(count(await several(5, () => ask("/v1/things")), 200), 1, "anonymous");
 });
 
-test("all errors of ROUTES are logged at once, each with the path of its member", async () => {
+test("all errors of ROUTES are logged at once, each with its path", async () => {
   const edge = await start({
     ROUTES: [{ path: "v1" }, { path: "/v1/*", callers: "users", limit: 5 }],
     UNMATCHED: "page",

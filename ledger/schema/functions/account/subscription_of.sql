@@ -5,7 +5,7 @@
 -- This is the one place that decides which plan counts. One SELECT and not STRICT, so that the planner inlines it into
 -- the statement that joins it.
 -- Cost: two look-ups by key.
--- Callers: period_start_of, plan_of; statements of ledger/src.
+-- Callers: period_start_of, plan_of, tier_of; statements of ledger/src.
 CREATE OR REPLACE FUNCTION subscription_of(of_user uuid, at timestamptz)
 RETURNS TABLE (plan_id uuid, anchor timestamptz)
 LANGUAGE sql STABLE ROWS 1 AS $$
