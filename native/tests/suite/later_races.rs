@@ -207,8 +207,9 @@ async fn a_worker_killed_before_the_202_costs_one_attempt() {
     stage
         .weir
         .until("the process to wait for the job's row", async || {
+            // The first 1024 bytes of a statement.
             let sql = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' \
-                       AND query LIKE '%outstanding_attempts%'";
+                       AND query LIKE '%WITH attempt AS MATERIALIZED%'";
             let rows = stage.weir.client().await.query(sql, &[]).await.unwrap();
             (!rows.is_empty()).then_some(())
         })
