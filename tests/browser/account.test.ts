@@ -120,7 +120,9 @@ describe("the page for a signed-in user", () => {
       .getByText(/^waited \d+\.\d+ s · took \d+\.\d+ s$/)
       .first()
       .waitFor();
-    await requireStill(page, 0.05);
+    // The refusal's message moves the table. On a slow machine it appears too long after the click to be excluded, so
+    // the limit is the Core Web Vitals' limit for a good page.
+    await requireStill(page, 0.1);
     await picture(page, "after-the-burst");
     assert.deepEqual(
       complaints.filter((words) => !words.includes("429")),
