@@ -8,6 +8,15 @@ use jsonschema::{Validator, validator_for};
 use serde_json::{Value, json};
 use weir_ledger::control::{self, Scope};
 
+const HOLDER: &str = "/admin/holders/{subject}";
+const PLAN: &str = "/admin/holders/{subject}/plan";
+const OVERRIDE: &str = "/admin/holders/{subject}/overrides/{meter}";
+const ADJUSTMENTS: &str = "/admin/holders/{subject}/adjustments";
+const GRANTS: &str = "/admin/holders/{subject}/grants";
+const USAGE: &str = "/admin/holders/{subject}/usage";
+const EVENTS: &str = "/admin/usage/events";
+const LOG: &str = "/admin/audit-log";
+
 /// The description, and the responses seen so far.
 struct Described {
     document: Value,
@@ -295,129 +304,86 @@ impl Provoked {
 
     /// Changes that need a service key.
     async fn administration(&mut self) {
-        let plan =
-            json!({ "plan": "pro", "event_id": "evt_1", "occurred_at": "2026-01-31T00:00:00Z" }).to_string();
-        let other_plan = plan.replace("pro", "free");
-        let own = json!({ "slots": 2 }).to_string();
-        let adjust = json!({ "meter": "analysis", "amount": 1, "reason": "a test" }).to_string();
-        let (other_adjust, nothing) = (adjust.replace('1', "2"), adjust.replace("analysis", "nothing"));
-        let grant = json!({ "meter": "analysis", "amount": 1, "reason": "a test" }).to_string();
-        let other_grant = grant.replace('1', "2");
-        let (holder, overrides) = (
-            "/admin/holders/{subject}",
-            "/admin/holders/{subject}/overrides/{meter}",
-        );
-        for (method, route, meter, body, status) in [
-            ("PUT", "/admin/holders/{subject}/plan", "", plan.as_str(), 200),
-            ("PUT", "/admin/holders/{subject}/plan", "", &other_plan, 409),
-            ("PUT", "/admin/holders/{subject}/plan", "", "{}", 422),
-            ("PUT", overrides, "analysis", &own, 200),
-            ("PUT", overrides, "nothing", &own, 404),
-            ("PUT", overrides, "analysis", "{}", 422),
-            ("DELETE", overrides, "analysis", "", 200),
-            ("DELETE", overrides, "nothing", "", 404),
-            ("POST", "/admin/holders/{subject}/adjustments", "", &adjust, 201),
-            (
-                "POST",
-                "/admin/holders/{subject}/adjustments",
-                "",
-                &other_adjust,
-                409,
-            ),
-            ("POST", "/admin/holders/{subject}/adjustments", "", "{}", 422),
-            ("POST", "/admin/holders/{subject}/grants", "", &grant, 201),
-            ("POST", "/admin/holders/{subject}/grants", "", &other_grant, 409),
-            ("POST", "/admin/holders/{subject}/grants", "", "{}", 422),
-            ("GET", holder, "", "", 200),
-            ("GET", "/admin/holders/{subject}/usage", "", "", 200),
-            ("GET", "/admin/usage/events", "", "", 200),
-            ("GET", "/admin/audit-log", "", "", 200),
-        ] {
-            let path = route.replace("{subject}", "anne").replace("{meter}", meter);
-            let answer = self
-                .weir
-                .with_key(method, &path, &self.operator, route, body)
-                .await;
-            assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
-            self.described.check(route, method, &answer);
-        }
+        let plan = r#"{"plan": "pro", "event_id": "evt_1", "occurred_at": "2026-01-31T00:00:00Z"}"#;
+        let (other_plan, slots) = (&plan.replace("pro", "free"), r#"{"slots": 2}"#);
+        let more = r#"{"meter": "analysis", "amount": 1, "reason": "a test"}"#;
+        let (other, nothing) = (&more.replace('1', "2"), &more.replace("analysis", "nothing"));
+        self.change_a_known_holder(plan, other_plan, slots, more, other)
+            .await;
         let deleted =
             "INSERT INTO deleted_users (hash) SELECT sha256(convert_to(weir_holder('gone')::text, 'UTF8'))";
         self.weir.client().await.batch_execute(deleted).await.unwrap();
         for (method, route, path, body, status) in [
+            ("POST", ADJUSTMENTS, "/admin/holders/gone/adjustments", more, 200),
+            ("POST", GRANTS, "/admin/holders/gone/grants", more, 200),
+            ("PUT", PLAN, "/admin/holders/gone/plan", plan, 200),
             (
                 "POST",
-                "/admin/holders/{subject}/adjustments",
-                "/admin/holders/gone/adjustments",
-                adjust.as_str(),
-                200,
-            ),
-            (
-                "POST",
-                "/admin/holders/{subject}/grants",
-                "/admin/holders/gone/grants",
-                grant.as_str(),
-                200,
-            ),
-            (
-                "PUT",
-                "/admin/holders/{subject}/plan",
-                "/admin/holders/gone/plan",
-                plan.as_str(),
-                200,
-            ),
-            (
-                "POST",
-                "/admin/holders/{subject}/adjustments",
+                ADJUSTMENTS,
                 "/admin/holders/anne/adjustments",
-                nothing.as_str(),
+                nothing,
                 404,
             ),
-            (
-                "POST",
-                "/admin/holders/{subject}/grants",
-                "/admin/holders/anne/grants",
-                nothing.as_str(),
-                404,
-            ),
-            ("GET", holder, "/admin/holders/nobody", "", 404),
-            (
-                "PUT",
-                "/admin/holders/{subject}/plan",
-                "/admin/holders/%11/plan",
-                plan.as_str(),
-                404,
-            ),
-            (
-                "GET",
-                "/admin/holders/{subject}/usage",
-                "/admin/holders/nobody/usage",
-                "",
-                404,
-            ),
-            (
-                "GET",
-                "/admin/holders/{subject}/usage",
-                "/admin/holders/anne/usage?window=week",
-                "",
-                422,
-            ),
-            (
-                "GET",
-                "/admin/usage/events",
-                "/admin/usage/events?limit=0",
-                "",
-                422,
-            ),
-            ("GET", "/admin/audit-log", "/admin/audit-log?limit=0", "", 422),
+            ("POST", GRANTS, "/admin/holders/anne/grants", nothing, 404),
+            ("GET", HOLDER, "/admin/holders/nobody", "", 404),
+            ("PUT", PLAN, "/admin/holders/%11/plan", plan, 404),
+            ("GET", USAGE, "/admin/holders/nobody/usage", "", 404),
+            ("GET", USAGE, "/admin/holders/anne/usage?window=week", "", 422),
+            ("GET", EVENTS, "/admin/usage/events?limit=0", "", 422),
+            ("GET", LOG, "/admin/audit-log?limit=0", "", 422),
         ] {
-            let answer = self
-                .weir
-                .with_key(method, path, &self.operator, "key-2", body)
+            self.check_operator(method, route, path, "key-2", body, status)
                 .await;
-            assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
-            self.described.check(route, method, &answer);
         }
+    }
+
+    async fn change_a_known_holder(
+        &mut self,
+        plan: &str,
+        other_plan: &str,
+        slots: &str,
+        more: &str,
+        other: &str,
+    ) {
+        for (method, route, meter, body, status) in [
+            ("PUT", PLAN, "", plan, 200),
+            ("PUT", PLAN, "", other_plan, 409),
+            ("PUT", PLAN, "", "{}", 422),
+            ("PUT", OVERRIDE, "analysis", slots, 200),
+            ("PUT", OVERRIDE, "nothing", slots, 404),
+            ("PUT", OVERRIDE, "analysis", "{}", 422),
+            ("DELETE", OVERRIDE, "analysis", "", 200),
+            ("DELETE", OVERRIDE, "nothing", "", 404),
+            ("POST", ADJUSTMENTS, "", more, 201),
+            ("POST", ADJUSTMENTS, "", other, 409),
+            ("POST", ADJUSTMENTS, "", "{}", 422),
+            ("POST", GRANTS, "", more, 201),
+            ("POST", GRANTS, "", other, 409),
+            ("POST", GRANTS, "", "{}", 422),
+            ("GET", HOLDER, "", "", 200),
+            ("GET", USAGE, "", "", 200),
+            ("GET", EVENTS, "", "", 200),
+            ("GET", LOG, "", "", 200),
+        ] {
+            let path = route.replace("{subject}", "anne").replace("{meter}", meter);
+            self.check_operator(method, route, &path, route, body, status)
+                .await;
+        }
+    }
+
+    /// Sends a request as the operator, with this idempotency key, and checks the response against the document.
+    async fn check_operator(
+        &mut self,
+        method: &str,
+        route: &str,
+        path: &str,
+        key: &str,
+        body: &str,
+        status: u16,
+    ) {
+        let answer = self.weir.with_key(method, path, &self.operator, key, body).await;
+        assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
+        self.described.check(route, method, &answer);
     }
 
     /// Webhooks from creation to deletion.
