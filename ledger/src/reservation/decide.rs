@@ -1,5 +1,5 @@
 //! Decides on each submission of a group, based on the rows read under the locks. No I/O. In SQL, `weir_submit.sql`
-//! makes the same decisions, and `native/tests/suite/differential.rs` compares them.
+//! and `room_for.sql` decide the same, and `native/tests/suite/differential.rs` compares them.
 
 use std::collections::HashMap;
 
@@ -116,7 +116,7 @@ fn admit(
     let job = NewJob {
         id,
         queue: Lane::select(locked.plan.map(|plan| plan.lane), false).queue(&one.service),
-        tier: locked.plan.map(|plan| plan.name),
+        plan: locked.plan.map(|plan| plan.name),
         has_slot,
         run_at: one.run_at,
         reserved,
@@ -356,7 +356,7 @@ mod tests {
             [1, 2, 3]
         );
         assert_eq!(job(&answers[0]).queue, "analysis_priority");
-        assert_eq!(job(&answers[0]).tier, Some("pro"));
+        assert_eq!(job(&answers[0]).plan, Some("pro"));
     }
 
     #[test]
@@ -405,7 +405,7 @@ mod tests {
         let Answer::Accepted { job, quota } = &answers[0] else {
             panic!("{:?}", answers[0])
         };
-        assert_eq!((job.reserved, job.tier, quota), (0, None, &None));
+        assert_eq!((job.reserved, job.plan, quota), (0, None, &None));
         assert_eq!(job.queue, "analysis_default");
     }
 

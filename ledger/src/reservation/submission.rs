@@ -153,7 +153,7 @@ pub struct NewJob {
     /// Its queue.
     pub queue: String,
     /// The name of the holder's plan; `None` for a client address.
-    pub tier: Option<&'static str>,
+    pub plan: Option<&'static str>,
     /// Whether it has a slot. Otherwise, it waits for one of its holder's slots.
     pub has_slot: bool,
     /// When it asks for a slot; `None` if it has a slot or is parked.

@@ -148,7 +148,7 @@ impl Job {
                 (false, Some(_)) => WaitingFor::Schedule,
             }),
             queue: job.queue,
-            tier: job.tier.map_or_else(|| "anonymous".to_owned(), str::to_owned),
+            tier: job.plan.map_or_else(|| "anonymous".to_owned(), str::to_owned),
             attempt: 0,
             max_attempts: service.max_attempts,
             created_at: job.created_at,
