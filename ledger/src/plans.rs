@@ -70,19 +70,11 @@ async fn ensure<C: GenericClient + Sync>(
     subject: Option<&str>,
     plan: &str,
 ) -> Result<bool, tokio_postgres::Error> {
-    let row = client
-        .query_opt(
-            "WITH plan AS ( \
-                 SELECT id FROM subscription_plans WHERE tier = $2::text \
-             ), known AS ( \
-                 INSERT INTO users (id, subject) \
-                 SELECT $1, (SELECT $3::text WHERE NOT EXISTS (SELECT 1 FROM users WHERE subject = $3)) FROM plan \
-                 ON CONFLICT DO NOTHING \
-             ) SELECT id FROM plan",
-            &[&user, &plan, &subject],
-        )
-        .await?;
-    let Some(row) = row else { return Ok(false) };
+    let sql = "SELECT id, create_users(ARRAY[$2::uuid], ARRAY[$3::text], $1) \
+               FROM subscription_plans WHERE tier = $1::text";
+    let Some(row) = client.query_opt(sql, &[&plan, &user, &subject]).await? else {
+        return Ok(false);
+    };
     let plan_id: Uuid = row.get("id");
     client
         .execute(

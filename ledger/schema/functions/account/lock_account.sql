@@ -12,14 +12,7 @@ BEGIN
     IF FOUND THEN
         RETURN;
     END IF;
-    INSERT INTO users (id, subject)
-    SELECT of_holder, CASE WHEN NOT EXISTS (SELECT 1 FROM users u WHERE u.subject = known_as) THEN known_as END
-    ON CONFLICT DO NOTHING;
-    IF FOUND THEN
-        INSERT INTO user_subscriptions (user_id, plan_id)
-        SELECT of_holder, p.id FROM subscription_plans p WHERE p.is_default
-        ON CONFLICT (user_id) WHERE status = 'active' DO NOTHING;
-    END IF;
+    PERFORM create_users(ARRAY[of_holder], ARRAY[known_as]);
     INSERT INTO holders (holder, event_type, user_id) VALUES (of_holder, meter, of_holder)
     ON CONFLICT (holder, event_type) DO NOTHING;
     PERFORM 1 FROM holders h WHERE h.holder = of_holder AND h.event_type = meter FOR NO KEY UPDATE;
