@@ -5,7 +5,7 @@ FROM usage_events
 UNION ALL
 SELECT u.user_id, u.event_type, w.span, date_trunc(w.span, coalesce(u.reserved_at, u.created_at), 'UTC'), u.quota_amount, 0
 FROM usage_events u
-JOIN (VALUES (1, 'day'), (2, 'hour'), (4, 'minute')) AS w (bit, span) ON u.windows & w.bit <> 0
+JOIN short_windows() w ON u.windows & w.mask <> 0
 WHERE u.windows <> 0;
 
 COMMENT ON VIEW charged_amounts IS

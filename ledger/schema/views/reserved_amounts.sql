@@ -6,7 +6,7 @@ WHERE user_id IS NOT NULL AND period_start IS NOT NULL
 UNION ALL
 SELECT r.user_id, r.event_type, w.span, date_trunc(w.span, r.created_at, 'UTC'), r.reserved_amount, 0
 FROM quota_reservations r
-JOIN (VALUES (1, 'day'), (2, 'hour'), (4, 'minute')) AS w (bit, span) ON r.windows & w.bit <> 0
+JOIN short_windows() w ON r.windows & w.mask <> 0
 WHERE r.windows <> 0 AND r.user_id IS NOT NULL AND r.period_start IS NOT NULL;
 
 COMMENT ON VIEW reserved_amounts IS

@@ -126,14 +126,14 @@ impl Schema {
     }
 
     /// All files in order of their dependencies: types, trigger functions, tables after those that they reference,
-    /// views, other functions, rows.
+    /// other functions, views, rows. PostgreSQL checks a view when it is created, and these functions when they run.
     pub(super) fn in_order(&self) -> Vec<&SchemaFile> {
         let rank = |file: &SchemaFile| match file.path.split('/').next() {
             Some("types.sql") => 0,
             Some("functions") if file.is_trigger_function() => 1,
             Some("tables") => 2,
-            Some("views") => 3,
-            Some("functions") => 4,
+            Some("functions") => 3,
+            Some("views") => 4,
             _ => 5,
         };
         let mut files: Vec<_> = self.files.iter().collect();

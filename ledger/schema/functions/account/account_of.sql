@@ -10,8 +10,8 @@
 -- - spans and the arrays after it: all windows, the month first.
 -- - grant_…: the grants in the order in which they are drawn on.
 --
--- One SELECT and not STRICT, so that the planner inlines it and computes only the columns that the caller reads. Pass
--- no volatile expression.
+-- One SELECT, not STRICT and without SET, so that the planner inlines it and computes only the columns that the caller
+-- reads. Pass no volatile expression.
 -- Cost: look-ups by key: the subscription, its plan, the limits, overrides, one balance a window; with draws also the
 -- index range of the grants that have something left.
 -- Callers: weir_submit, weir_extend, windows_with_limits; ledger/src/reservation/sql/read.sql,
@@ -54,11 +54,11 @@ LANGUAGE sql STABLE ROWS 1 AS $$
         WHERE draws
     ) granted ON true
     LEFT JOIN LATERAL (
-        SELECT array_agg(c.span ORDER BY c.bit) AS spans,
-               array_agg(c.start ORDER BY c.bit) AS starts,
-               array_agg(c.start + c.length ORDER BY c.bit) AS ends,
-               array_agg(c.most ORDER BY c.bit) AS limits,
-               array_agg(c.ceiling ORDER BY c.bit) AS ceilings,
+        SELECT array_agg(c.span ORDER BY c.mask) AS spans,
+               array_agg(c.start ORDER BY c.mask) AS starts,
+               array_agg(c.start + c.length ORDER BY c.mask) AS ends,
+               array_agg(c.most ORDER BY c.mask) AS limits,
+               array_agg(c.ceiling ORDER BY c.mask) AS ceilings,
                array_agg(coalesce(
                    q.used,
                    -- A short window's row is deleted long after its end, when it has no reservations.
@@ -66,21 +66,20 @@ LANGUAGE sql STABLE ROWS 1 AS $$
                        SELECT sum(a.amount)::bigint FROM charged_amounts a
                        WHERE a.user_id = of_user AND a.event_type = meter AND a.span = c.span AND a.period_start = c.start
                    ) END,
-                   0) ORDER BY c.bit) AS used,
-               array_agg(coalesce(q.reserved, 0) ORDER BY c.bit) AS reserved
+                   0) ORDER BY c.mask) AS used,
+               array_agg(coalesce(q.reserved, 0) ORDER BY c.mask) AS reserved
         FROM (
-            SELECT s.*, date_trunc(s.span, coalesce(around, at), 'UTC') AS start
-            FROM (VALUES (1, 'day', plan.day, plan.day_ceiling, interval '24 hours'),
-                         (2, 'hour', plan.hour, plan.hour_ceiling, interval '1 hour'),
-                         (4, 'minute', plan.minute, plan.minute_ceiling, interval '1 minute'))
-                AS s (bit, span, most, ceiling, length)
+            SELECT s.*, l.most, l.ceiling, date_trunc(s.span, coalesce(around, at), 'UTC') AS start
+            FROM short_windows() s
+            JOIN (VALUES ('day', plan.day, plan.day_ceiling), ('hour', plan.hour, plan.hour_ceiling),
+                         ('minute', plan.minute, plan.minute_ceiling)) AS l (span, most, ceiling) ON l.span = s.span
         ) c
         LEFT JOIN LATERAL (
             SELECT * FROM quota_balances k
             WHERE k.user_id = of_user AND k.event_type = meter AND k.span = c.span AND k.period_start = c.start
             ORDER BY k.generation DESC LIMIT 1
         ) q ON true
-        WHERE coalesce(of_windows, plan.counted) <> 0 AND coalesce(of_windows, plan.counted) & c.bit <> 0
+        WHERE coalesce(of_windows, plan.counted) <> 0 AND coalesce(of_windows, plan.counted) & c.mask <> 0
     ) short ON true
     WHERE of_user IS NOT NULL
 $$;

@@ -12,10 +12,11 @@ BEGIN
     UPDATE plan_limits l
     SET counted = c.windows
     FROM (
-        SELECT event_type,
-               (max(CASE WHEN day IS NOT NULL THEN 1 ELSE 0 END) + max(CASE WHEN hour IS NOT NULL THEN 2 ELSE 0 END)
-                + max(CASE WHEN minute IS NOT NULL THEN 4 ELSE 0 END))::smallint AS windows
-        FROM plan_limits GROUP BY 1
+        SELECT p.event_type, coalesce(bit_or(s.mask) FILTER (WHERE w.most IS NOT NULL), 0)::smallint AS windows
+        FROM plan_limits p
+        CROSS JOIN LATERAL (VALUES ('day', p.day), ('hour', p.hour), ('minute', p.minute)) AS w (span, most)
+        JOIN short_windows() s ON s.span = w.span
+        GROUP BY 1
     ) c
     WHERE l.event_type = c.event_type AND l.counted <> c.windows;
     RETURN NULL;
