@@ -1,6 +1,7 @@
 -- A quota as the API returns it. Timestamps have microseconds only if they are not zero. Rust writes the same in
--- native/src/api/quota.rs. STABLE like to_char(), so that the planner inlines it.
--- Callers: weir_extend, weir_submit; ledger/src/attempts/sql/reserved.sql.
+-- native/src/api/quota.rs. STABLE like to_char() and without SET, so that the planner inlines it.
+-- Cost: no table.
+-- Callers: weir_extend, weir_submit, room_for; ledger/src/attempts/sql/reserved.sql.
 CREATE OR REPLACE FUNCTION quota_json(used bigint, reserved bigint, most bigint, reset_at timestamptz, from_grants bigint DEFAULT 0,
                            granted bigint DEFAULT 0, ceiling bigint DEFAULT NULL) RETURNS jsonb
 LANGUAGE sql STABLE AS $$
@@ -9,7 +10,7 @@ LANGUAGE sql STABLE AS $$
         'ceiling', CASE WHEN ceiling > most THEN ceiling END,
         'overage', CASE WHEN ceiling > most THEN greatest(used::numeric + reserved - from_grants - most, 0)::bigint ELSE 0 END,
         'remaining', CASE WHEN most IS NOT NULL
-                          THEN least(greatest(max_accepted(most, ceiling)::numeric - (used::numeric + reserved - from_grants), 0)
-                                     + granted, 9223372036854775807)::bigint END,
+                          THEN least(room_in(most, ceiling, used, reserved, from_grants, granted),
+                                     9223372036854775807)::bigint END,
         'reset_at', regexp_replace(to_char(reset_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), '[.]?0+$', '') || 'Z')
 $$;

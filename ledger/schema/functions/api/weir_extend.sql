@@ -16,8 +16,7 @@
 --
 -- Cost: one lookup per window. It locks the user's account until the transaction ends: use a short transaction.
 --
--- Callers: other languages, as role weir_worker; ledger/src/attempts/outstanding.rs. The one body of this rule. The
--- arithmetic is that of a submission: native/tests/suite/differential.rs holds the two equal.
+-- Callers: other languages, as role weir_worker; ledger/src/attempts/outstanding.rs. The one body of this rule.
 CREATE OR REPLACE FUNCTION weir_extend(job_id bigint, attempt int, more bigint, created_at timestamptz DEFAULT NULL,
                             OUT outcome text, OUT quota jsonb)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -37,10 +36,7 @@ DECLARE
     locked record;
     r quota_reservations;
     account record;
-    beyond bigint;
-    drawn bigint;
-    has_room boolean;
-    fits boolean;
+    room record;
 BEGIN
     PERFORM require_read_committed('weir_extend');
     IF more IS NULL OR more NOT BETWEEN 1 AND 1000000000000000 THEN
@@ -82,43 +78,30 @@ BEGIN
     END IF;
     quota := quota_json(account.used, account.reserved, account.monthly_limit, account.period_end, account.from_grants,
                         account.granted, account.monthly_ceiling);
-    SELECT bool_and(w.most IS NULL OR more
-                    <= greatest(max_accepted(w.most, w.ceiling)::numeric - (w.used::numeric + w.reserved - g.paid), 0)
-                       + g.granted),
-           bool_and(w.used::numeric + w.reserved + more <= 9223372036854775807)
-    INTO has_room, fits
-    FROM unnest(account.spans, account.limits, account.ceilings, account.used_in, account.reserved_in)
-        AS w (span, most, ceiling, used, reserved)
-    CROSS JOIN LATERAL (
-        SELECT CASE w.span WHEN 'month' THEN account.from_grants ELSE 0 END AS paid,
-               CASE w.span WHEN 'month' THEN account.granted ELSE 0 END AS granted
-    ) g;
-    IF NOT has_room THEN
+    SELECT * INTO room
+    FROM room_for(more, account.spans, account.limits, account.ceilings, account.used_in, account.reserved_in, account.ends,
+                  account.from_grants, account.granted);
+    IF room.full_windows IS NOT NULL THEN
         outcome := 'over_quota';
         RETURN;
-    END IF;
-    IF NOT fits THEN
+    ELSIF room.is_too_large THEN
         outcome := 'too_large';
         RETURN;
     END IF;
     outcome := 'extended';
-    -- Grants pay for the part that exceeds the month. The rest is overage.
-    beyond := CASE WHEN account.monthly_limit IS NULL THEN 0 ELSE greatest(more - greatest(
-        account.monthly_limit::numeric - (account.used::numeric + account.reserved - account.from_grants), 0), 0) END;
-    drawn := least(beyond, account.granted);
     PERFORM set_config('weir.counters', 'kept', true);
     UPDATE quota_reservations q
-    SET reserved_amount = q.reserved_amount + more, from_grants = q.from_grants + drawn, overage = q.overage + beyond - drawn
+    SET reserved_amount = q.reserved_amount + more, from_grants = q.from_grants + room.drawn, overage = q.overage + room.overage
     WHERE q.job_id = r.job_id;
     UPDATE submissions s SET reserved_amount = s.reserved_amount + more
     WHERE s.job_id = r.job_id;
     PERFORM reserve_in_windows(r.user_id, r.event_type, more, account.spans, account.starts, account.limits,
                                account.ceilings, account.used_in);
-    IF drawn > 0 THEN
-        PERFORM draw_grants(r.user_id, r.event_type, r.job_id, drawn, account.at, r.period_start);
+    IF room.drawn > 0 THEN
+        PERFORM draw_grants(r.user_id, r.event_type, r.job_id, room.drawn, account.at, r.period_start);
     END IF;
     quota := quota_json(account.used, account.reserved + more, account.monthly_limit, account.period_end,
-                        account.from_grants + drawn, account.granted - drawn, account.monthly_ceiling);
+                        account.from_grants + room.drawn, account.granted - room.drawn, account.monthly_ceiling);
     PERFORM set_config('weir.counters', counters, true);
 END
 $$;

@@ -60,10 +60,8 @@ DECLARE
     hash bytea;
     key bytea;
     admits boolean;
-    beyond bigint;
-    drawn bigint;
+    room record;
     lane_queue text;
-    without_room jsonb;
 BEGIN
     PERFORM require_read_committed('weir_submit');
     SELECT * INTO want FROM submit_options(weir_submit.options);
@@ -126,27 +124,14 @@ BEGIN
         END IF;
     END IF;
 
-    SELECT jsonb_agg(jsonb_build_object('window', w.span)
-                     || quota_json(w.used, w.reserved, w.most, w.past, g.paid, g.granted, w.ceiling))
-    INTO without_room
-    FROM unnest(account.spans, account.limits, account.used_in, account.reserved_in, account.ends, account.ceilings)
-        AS w (span, most, used, reserved, past, ceiling)
-    CROSS JOIN LATERAL (
-        SELECT CASE w.span WHEN 'month' THEN account.from_grants ELSE 0 END AS paid,
-               CASE w.span WHEN 'month' THEN account.granted ELSE 0 END AS granted
-    ) g
-    WHERE w.most IS NOT NULL
-      AND added > greatest(max_accepted(w.most, w.ceiling)::numeric - (w.used::numeric + w.reserved - g.paid), 0) + g.granted;
-    IF without_room IS NOT NULL THEN
+    SELECT * INTO room
+    FROM room_for(added, account.spans, account.limits, account.ceilings, account.used_in, account.reserved_in, account.ends,
+                  account.from_grants, account.granted);
+    IF room.full_windows IS NOT NULL THEN
         outcome := 'over_quota';
-        quota := quota || jsonb_build_object('windows', without_room);
+        quota := quota || jsonb_build_object('windows', room.full_windows);
         RETURN;
-    END IF;
-
-    IF added > 0 AND EXISTS (
-        SELECT FROM unnest(account.used_in, account.reserved_in) AS w (used, reserved)
-        WHERE w.used::numeric + w.reserved + added > 9223372036854775807
-    ) THEN
+    ELSIF room.is_too_large THEN
         outcome := 'too_large';
         RETURN;
     END IF;
@@ -159,10 +144,6 @@ BEGIN
         RETURN;
     END IF;
     outcome := CASE WHEN admits THEN 'admitted' ELSE 'parked' END;
-    -- Grants pay for the part that exceeds the month. The rest is overage.
-    beyond := CASE WHEN account.monthly_limit IS NULL THEN 0 ELSE greatest(added - greatest(
-        account.monthly_limit::numeric - (account.used::numeric + account.reserved - account.from_grants), 0), 0) END;
-    drawn := least(beyond, account.granted);
     lane_queue := made.name || '_' || coalesce(account.lane, 'default');
     job_id := nextval('river_job_id_seq');
     INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount, idempotency_key, request_hash)
@@ -176,7 +157,7 @@ BEGIN
         RETURN;
     END IF;
     quota := quota_json(account.used, account.reserved + added, account.monthly_limit, account.period_end,
-                        account.from_grants + drawn, account.granted - drawn, account.monthly_ceiling);
+                        account.from_grants + room.drawn, account.granted - room.drawn, account.monthly_ceiling);
     PERFORM set_config('weir.counters', 'kept', true);
     INSERT INTO river_job (id, args, kind, max_attempts, metadata, priority, queue, state, scheduled_at, tags,
                            unique_key, unique_states)
@@ -189,7 +170,7 @@ BEGIN
            account.period_start, account.counted, account.at,
            CASE WHEN admits THEN clock_timestamp() END,
            CASE WHEN NOT admits AND want.run_at IS NULL THEN clock_timestamp() END,
-           want.run_at, drawn, beyond - drawn
+           want.run_at, room.drawn, room.overage
     FROM weir_settings s;
     UPDATE holders h
     SET slots_in_use = h.slots_in_use + admits::int,
@@ -203,8 +184,8 @@ BEGIN
         PERFORM reserve_in_windows(this_holder, made.event_type, added, account.spans, account.starts, account.limits,
                                    account.ceilings, account.used_in);
     END IF;
-    IF drawn > 0 THEN
-        PERFORM draw_grants(this_holder, made.event_type, job_id, drawn, account.at, account.period_start);
+    IF room.drawn > 0 THEN
+        PERFORM draw_grants(this_holder, made.event_type, job_id, room.drawn, account.at, account.period_start);
     END IF;
     IF admits THEN
         PERFORM wake_queue(lane_queue);

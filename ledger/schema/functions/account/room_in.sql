@@ -1,0 +1,13 @@
+-- How much more a window accepts; null is unlimited.
+--
+-- - paid: the part of used and reserved that grants pay for.
+-- - granted: what is left of the grants.
+--
+-- No SET search_path: PostgreSQL inlines it only without one.
+-- Cost: no table.
+-- Callers: quota_json, room_for.
+CREATE OR REPLACE FUNCTION room_in(most bigint, ceiling bigint, used bigint, reserved bigint, paid bigint, granted bigint)
+RETURNS numeric LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN most IS NOT NULL
+                THEN greatest(max_accepted(most, ceiling)::numeric - (used::numeric + reserved - paid), 0) + granted END
+$$;
