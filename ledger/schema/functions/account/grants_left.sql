@@ -3,6 +3,7 @@
 -- - n: counts from 1.
 -- - before: the sum of all earlier grants.
 --
+-- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: the index range of the grants that are not used up.
 -- Callers: account_of, draw_grants.
 CREATE OR REPLACE FUNCTION grants_left(of_user uuid, meter text, moment timestamptz)

@@ -1,5 +1,6 @@
 -- Locks the account of a job's reservation and returns it; null without a reservation. A deleted holders row is
--- created again from its reservations. The body of this rule for groups is ledger/src/settlement/sql/make_holder.sql.
+-- created again from its reservations. The settlement of groups does this with make_holder.sql and
+-- rebuild_holders.sql of ledger/src/settlement/sql/.
 -- Cost: two look-ups by key. Waits for the account's lock.
 -- Callers: weir_complete, weir_extend, fail_attempt; ledger/src/attempts/outstanding.rs.
 CREATE OR REPLACE FUNCTION lock_holder_of_job(job bigint, OUT holder uuid, OUT event_type text)

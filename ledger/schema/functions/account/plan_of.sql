@@ -5,7 +5,8 @@
 -- - counted: the windows other than the month in which the meter is counted.
 -- - anchor: the start from which billing periods are counted.
 --
--- One SELECT and not STRICT, so that the planner inlines it and drops the columns that its caller does not use.
+-- One SELECT, not STRICT and without SET, so that the planner inlines it and drops the columns that its caller does not
+-- use.
 -- Cost: five look-ups by key.
 -- Callers: account_of, pass_on_slots; statements of ledger/src.
 CREATE OR REPLACE FUNCTION plan_of(of_user uuid, meter text, at timestamptz)

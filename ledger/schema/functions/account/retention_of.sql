@@ -1,5 +1,7 @@
 -- How long a plan keeps finished jobs; null is without end. A hundred years or more also count as without end, because
 -- a time plus such an interval can be out of range.
+-- No SET search_path: PostgreSQL inlines it only without one.
+-- Cost: no table.
 -- Callers: statements of ledger/src/reconciliation/.
 CREATE OR REPLACE FUNCTION retention_of(retention_days int) RETURNS interval LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN retention_days < 36500 THEN retention_days END * interval '1 day'

@@ -1,4 +1,6 @@
 -- How long before its due time a retry asks for a slot, so that it can start on time.
+-- No SET search_path: PostgreSQL inlines it only without one.
+-- Cost: no table.
 -- Callers: fail_attempt; ledger/src/settlement/sql/release.sql.
 CREATE OR REPLACE FUNCTION retry_lead() RETURNS interval LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT interval '500 milliseconds'

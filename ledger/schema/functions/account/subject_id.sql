@@ -1,5 +1,6 @@
 -- The id of a subject that is not a UUID: a UUIDv8 of SHA-256, so that it can be computed in any language. Rust
 -- computes the same in ledger/src/holder.rs.
+-- Cost: no table.
 -- Callers: weir_holder.
 CREATE OR REPLACE FUNCTION subject_id(namespace uuid, subject text) RETURNS uuid
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE

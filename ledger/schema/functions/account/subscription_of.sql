@@ -2,8 +2,8 @@
 -- scheduled plan is in force from its time on, even before it is written to plan_id. Without a subscription, and for a
 -- null user: the default plan and calendar months. Always one row.
 --
--- This is the one place that decides which plan counts. One SELECT and not STRICT, so that the planner inlines it into
--- the statement that joins it.
+-- This is the one place that decides which plan counts. One SELECT, not STRICT and without SET, so that the planner
+-- inlines it into the statement that joins it.
 -- Cost: two look-ups by key.
 -- Callers: period_start_of, plan_of, tier_of; statements of ledger/src.
 CREATE OR REPLACE FUNCTION subscription_of(of_user uuid, at timestamptz)

@@ -1,5 +1,5 @@
 -- The name of a user's plan at a moment, as the API shows it; `anonymous` for a null user. Always one row.
--- One SELECT and not STRICT, so that the planner inlines it into the statement that joins it.
+-- One SELECT, not STRICT and without SET, so that the planner inlines it into the statement that joins it.
 -- Cost: three look-ups by key.
 -- Callers: statements of ledger/src/read/.
 CREATE OR REPLACE FUNCTION tier_of(of_user uuid, at timestamptz) RETURNS TABLE (tier text)

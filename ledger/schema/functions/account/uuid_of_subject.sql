@@ -1,4 +1,5 @@
 -- A subject as a UUID, in any spelling; null for any other text.
+-- Cost: no table.
 -- Callers: weir_holder, weir_submit.
 CREATE OR REPLACE FUNCTION uuid_of_subject(subject text) RETURNS uuid
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE

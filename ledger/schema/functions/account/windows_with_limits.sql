@@ -1,5 +1,6 @@
 -- The current month and day of a user and meter, with their limits. Omits windows without a limit. Returns no row when
 -- the plan has no limits for the meter.
+-- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: as account_of().
 -- Callers: emit_thresholds, emit_renewals.
 CREATE OR REPLACE FUNCTION windows_with_limits(of_user uuid, meter text, moment timestamptz)

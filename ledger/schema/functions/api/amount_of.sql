@@ -1,6 +1,8 @@
 -- The most that a submission may use: the caller's amount, else the service's, else the amount_member of the arguments.
--- Errors: 22023 when there is no amount, or when it is not from 0 to 10^15. Callers: weir_submit. Rust:
--- native/src/config/service.rs.
+-- Errors: 22023 when there is no amount, or when it is not from 0 to 10^15. Rust decides
+-- the same in native/src/config/service.rs.
+-- Cost: no table.
+-- Callers: weir_submit.
 CREATE OR REPLACE FUNCTION amount_of(service weir_services, args jsonb, told bigint) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE
 SET search_path FROM CURRENT

@@ -1,4 +1,6 @@
 -- How long an idempotency key finds its job. After that, the same key creates another job.
+-- No SET search_path: PostgreSQL inlines it only without one.
+-- Cost: no table.
 -- Callers: weir_submit; ledger/src/reservation/sql/earlier.sql and free_keys.sql,
 -- ledger/src/reconciliation/sql/clean_submissions.sql. Documents that name the 24 hours: weir_submit.sql,
 -- tables/submissions.sql, native/src/api/jobs.rs and batch.rs.

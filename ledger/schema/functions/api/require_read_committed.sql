@@ -1,6 +1,8 @@
 -- Refuses (25000) every isolation level but READ COMMITTED. A decision is correct only if each statement sees
--- everything that was committed before it. name: the calling function, for the message. Callers: weir_submit,
--- weir_complete, weir_extend, fail_attempt.
+-- everything that was committed before it. name: the calling function, for the message.
+-- Errors: 25000.
+-- Cost: no table.
+-- Callers: weir_submit, weir_complete, weir_extend, fail_attempt.
 CREATE OR REPLACE FUNCTION require_read_committed(name text) RETURNS void LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$

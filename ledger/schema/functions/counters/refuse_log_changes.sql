@@ -1,4 +1,5 @@
--- Trigger: the log is append-only.
+-- Trigger: the log is append-only. Refuses (P0001) every change and deletion.
+-- Cost: no table.
 CREATE OR REPLACE FUNCTION refuse_log_changes() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$

@@ -1,5 +1,7 @@
 -- Identifies an attempt at a job. The attempt's number is not enough: after a process dies, its attempt starts again
 -- under the same number.
+-- No SET search_path: PostgreSQL inlines it only without one.
+-- Cost: no table.
 -- Callers: attempt_started_at, weir_extend; statements of ledger/src.
 CREATE OR REPLACE FUNCTION claim_of(attempt smallint, attempted_by text[]) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$

@@ -2,6 +2,7 @@
 -- the number of enclosing values. Rust: the crate riverqueue.
 -- Errors: 22023 for more than 101 levels: those of unique_key_of's object and of its members; 22003 for a number that
 -- is larger than any double.
+-- Cost: no table.
 -- Callers: unique_key_of.
 CREATE OR REPLACE FUNCTION go_json(value jsonb, depth int) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT SET extra_float_digits = 1

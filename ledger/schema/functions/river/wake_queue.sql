@@ -1,6 +1,8 @@
 -- Notifies a queue's workers of a job, as River's own clients do. Called for every job that becomes available, however
 -- many others wait: an idle worker must wake up, and nothing in the database shows which workers are idle. PostgreSQL
 -- sends equal notifications of one transaction once.
+-- No SET search_path: PostgreSQL inlines it only without one.
+-- Cost: no table.
 -- Callers: weir_submit, deliver, promote_parked; statements of ledger/src.
 CREATE OR REPLACE FUNCTION wake_queue(queue text) RETURNS void LANGUAGE sql AS $$
     SELECT pg_notify(river_channel('river_insert'), json_build_object('queue', queue)::text)

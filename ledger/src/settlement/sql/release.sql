@@ -1,5 +1,5 @@
 -- Deletes the reservations of jobs that were ended elsewhere or deleted. Jobs that failed and will be retried keep
--- their quota and release their slot.
+-- their quota and release their slot, as in fail_attempt().
 -- Parameters: $1 job ids.
 --
 -- The jobs' rows are locked and read by the current clock. A retry that falls due meanwhile is either claimed before
