@@ -51,6 +51,7 @@ await runMain(async () => {
   }
   await page.getByText("All 105 jobs are done.").waitFor({ timeout: 60_000 });
   const still = await page.screenshot({ clip: section });
+  frames.push(await sharp(still).resize({ width: shownWidth }).toBuffer());
 
   const delay = frames.map((_, frame) => (frame === frames.length - 1 ? 4000 : Math.round(1000 / framesPerSecond)));
   const film = join(folder, "newcomer.webp");
