@@ -7,9 +7,9 @@ CREATE TABLE processes (
 ) WITH (fillfactor = 70);
 
 COMMENT ON TABLE processes IS
-    'The running weir processes that work jobs.';
+    'The running processes that work jobs: Weir''s, and workers in other languages that call weir_heartbeat().';
 COMMENT ON COLUMN processes.client_id IS
-    'The River client id, as in river_job.attempted_by.';
+    'The River client id, as in river_job.attempted_by. Only those of Weir''s processes start with weir_.';
 COMMENT ON COLUMN processes.started_at IS
     'When the process started.';
 COMMENT ON COLUMN processes.beat_at IS

@@ -68,9 +68,10 @@ statements! {
          WHERE p.beat_at > clock_timestamp() - make_interval(secs => $1) GROUP BY 1",
         [DEAD_AFTER.as_secs_f64()];
 
-    /// The number of living processes.
+    /// The number of living Weir processes.
     pub fn processes() -> i64 =
-        "SELECT count(*) FROM processes WHERE beat_at > clock_timestamp() - make_interval(secs => $1)",
+        "SELECT count(*) FROM processes \
+         WHERE client_id LIKE 'weir\\_%' AND beat_at > clock_timestamp() - make_interval(secs => $1)",
         [DEAD_AFTER.as_secs_f64()];
 
     /// The slots by meter. Reads the reservations once, because there are fewer of them than holders.

@@ -1178,6 +1178,67 @@ async fn an_attempt_at_nobodys_job_is_under_way_until_it_ends() {
     weir.end().await;
 }
 
+/// Workers in other languages: one that beats, one that reports progress, one that claims again, and two silent ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_jobs_of_a_silent_worker_run_again_and_those_of_a_living_one_do_not() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let workers = ["beats", "reports", "claims", "silent", "late"];
+    for worker in workers {
+        let user = weir.user("free").await.to_string();
+        let id = submit(&client, &user).await.1.unwrap();
+        let claim = "SELECT job_id FROM weir_claim('analysis_default', $1)";
+        let claimed: i64 = client.query_one(claim, &[&worker]).await.unwrap().get(0);
+        assert_eq!(claimed, id);
+    }
+    client
+        .batch_execute(
+            "UPDATE processes SET beat_at = beat_at - interval '11 seconds'; \
+             UPDATE river_job SET attempted_at = attempted_at - interval '11 seconds'; \
+             SELECT weir_progress(id, 1, 0.5) FROM river_job WHERE 'reports' = ANY (attempted_by)",
+        )
+        .await
+        .unwrap();
+    let beat = "SELECT weir_heartbeat($1)";
+    assert_eq!(
+        client
+            .query_one(beat, &[&"beats"])
+            .await
+            .unwrap()
+            .get::<_, i32>(0),
+        1
+    );
+    let user = weir.user("free").await.to_string();
+    submit(&client, &user).await;
+    let claim = "SELECT count(*) FROM weir_claim('analysis_default', 'claims')";
+    assert_eq!(client.query_one(claim, &[]).await.unwrap().get::<_, i64>(0), 1);
+    weir.reconcile().await;
+    let states = "SELECT attempted_by[1], state::text FROM river_job ORDER BY id";
+    let rows = client.query(states, &[]).await.unwrap();
+    let states: Vec<(&str, &str)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let running = |worker| (worker, "running");
+    let taken = |worker| (worker, "available");
+    assert_eq!(
+        states,
+        [
+            running("beats"),
+            running("reports"),
+            running("claims"),
+            taken("silent"),
+            taken("late"),
+            running("claims")
+        ]
+    );
+    // It learns that its job is not its own any more.
+    assert_eq!(
+        client.query_one(beat, &[&"late"]).await.unwrap().get::<_, i32>(0),
+        0
+    );
+    let error = refusal(&client, "SELECT weir_heartbeat('weir_x')").await;
+    assert!(error.starts_with("a worker has a name"), "{error}");
+    weir.end().await;
+}
+
 /// A replica that lacks the last commits gives their ids to new jobs, which are claimed like the lost ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_with_the_id_of_a_lost_one_is_fenced_out() {

@@ -1,10 +1,13 @@
 -- Starts attempts at the next available jobs of a queue, by priority and time. Skips jobs that other workers are
 -- claiming. Commit before you start work, so that others see that the jobs run.
 --
+-- A claim registers the worker. Then call `weir_heartbeat` every two seconds: after ten seconds without a heartbeat, a
+-- claim or a progress, others get the worker's jobs.
+--
 -- | parameter | |
 -- |---|---|
 -- | `queue` | one of the service's queues |
--- | `worker` | the process: 1 to 100 letters, digits, `.`, `_` and `-`, not starting with `weir_` |
+-- | `worker` | the process, under a name of its own: 1 to 100 letters, digits, `.`, `_` and `-`, not starting with `weir_` |
 -- | `most` | 1 to 1000 jobs. Default: 1 |
 --
 -- A job needs a slot if its arguments name a user. A job without a user (`user_id` absent, empty or not a text) needs
@@ -15,7 +18,7 @@
 --
 -- Errors: 22023 for invalid arguments.
 --
--- Cost: one scan of River's index of available jobs, and one update per job.
+-- Cost: one scan of River's index of available jobs, one update per job, and that of a heartbeat.
 --
 -- Callers: other languages, as role weir_worker.
 CREATE OR REPLACE FUNCTION weir_claim(queue text, worker text, most int DEFAULT 1)
@@ -29,10 +32,7 @@ BEGIN
     IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
         RAISE invalid_parameter_value USING MESSAGE = 'a worker claims from 1 to 1000 jobs at once';
     END IF;
-    IF worker IS NULL OR worker !~ '^[[:alnum:]][[:alnum:]._-]{0,99}$' OR worker LIKE 'weir\_%' THEN
-        RAISE invalid_parameter_value USING
-            MESSAGE = 'a worker has a name of 1 to 100 letters, digits, ".", "_" and "-", which does not begin with weir_';
-    END IF;
+    PERFORM require_worker_name(worker);
     RETURN QUERY
     WITH picked AS MATERIALIZED (
         SELECT j.id
@@ -55,6 +55,9 @@ BEGIN
     FROM picked p
     WHERE j.id = p.id
     RETURNING j.id, j.attempt::int, j.kind, j.args, j.created_at;
+    IF FOUND THEN
+        PERFORM weir_heartbeat(worker);
+    END IF;
 END
 $$;
 

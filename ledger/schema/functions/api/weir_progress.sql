@@ -1,5 +1,5 @@
 -- Records the progress of the current attempt, which the job's owner sees until the attempt ends. Call it in a
--- separate transaction: it becomes visible when you commit.
+-- separate transaction: it becomes visible when you commit. It counts as a heartbeat of a worker that has registered.
 --
 -- | parameter | |
 -- |---|---|
@@ -11,7 +11,7 @@
 --
 -- Errors: 22023 for invalid arguments.
 --
--- Cost: one update by key. It locks only this job's reservation.
+-- Cost: one update by key, and at most each second one more. It locks only this job's reservation.
 --
 -- Callers: other languages, as role weir_worker. The body of this rule for handlers that answer later is
 -- ledger/src/attempts/sql/record_progress.sql.
@@ -48,6 +48,12 @@ BEGIN
                     AND is_service_kind(j.kind));
     outcome := CASE WHEN FOUND OR is_attempt_without_holder(weir_progress.job_id, weir_progress.attempt) THEN 'done'
                     ELSE 'fenced_out' END;
+    IF outcome = 'done' THEN
+        UPDATE processes p SET beat_at = clock_timestamp()
+        FROM river_job j
+        WHERE j.id = weir_progress.job_id AND p.client_id = j.attempted_by[array_upper(j.attempted_by, 1)]
+          AND p.client_id NOT LIKE 'weir\_%' AND p.beat_at < clock_timestamp() - interval '1 second';
+    END IF;
     PERFORM set_config('weir.counters', counters, true);
 END
 $$;

@@ -2,7 +2,8 @@
 -- `by_others`: the last attempt was not made by a Weir process.
 SELECT r.job_id, r.holder,
        NOT EXISTS (
-           SELECT FROM processes p WHERE p.client_id = j.attempted_by[array_upper(j.attempted_by, 1)]
+           SELECT FROM processes p
+           WHERE p.client_id = j.attempted_by[array_upper(j.attempted_by, 1)] AND p.client_id LIKE 'weir\_%'
        ) AS by_others
 FROM river_job j
 JOIN quota_reservations r ON r.job_id = j.id

@@ -1,0 +1,31 @@
+-- Keeps the running jobs of a worker that claims with `weir_claim`. Call it every two seconds, and commit. The first
+-- call or claim registers the worker. A registered worker that neither beats, claims nor reports progress for ten
+-- seconds is dead: `weir schedule` makes its jobs available to others, and its attempts are fenced out.
+--
+-- | parameter | |
+-- |---|---|
+-- | `worker` | the process, as in `weir_claim`. Each process has a different name |
+--
+-- Returns how many jobs the worker runs. Fewer than it works on: the others were taken over.
+--
+-- Errors: 22023 for an invalid name.
+--
+-- Cost: one write, and one index range over the running jobs.
+--
+-- Callers: other languages, as role weir_worker; weir_claim, weir_progress.
+CREATE OR REPLACE FUNCTION weir_heartbeat(worker text) RETURNS int
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT
+SET standard_conforming_strings = on
+AS $$
+BEGIN
+    PERFORM require_worker_name(worker);
+    INSERT INTO processes AS p (client_id) VALUES (worker)
+    ON CONFLICT (client_id) DO UPDATE SET beat_at = clock_timestamp();
+    RETURN (SELECT count(*) FROM river_job j
+            WHERE j.state = 'running' AND j.attempted_by[array_upper(j.attempted_by, 1)] = worker);
+END
+$$;
+
+COMMENT ON FUNCTION weir_heartbeat IS
+    'keeps the running jobs of a worker; without it for ten seconds, others get them';
