@@ -1,6 +1,7 @@
 //! The edge's configuration: the Worker's variables and secrets, read once per isolate.
 
-use http::Uri;
+use std::collections::BTreeMap;
+
 use thiserror::Error;
 use weir_policy::address::ClientIpSource;
 use weir_policy::assertion::AssertionKey;
@@ -13,16 +14,17 @@ use weir_policy::window::{Algorithm, MAX_LIMIT, MAX_SLIDING_LIMIT, MAX_WINDOW_MS
 
 use crate::access_log::AccessLog;
 use crate::cors::AllowedOrigins;
+use crate::origin::{self, Origin};
 use crate::settings::{Reader, Variables};
-use crate::url::{self, UrlError};
+use crate::url;
 
 /// All settings.
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// The origin that requests are forwarded to: scheme, host and port, without a trailing slash.
-    pub(crate) origin: String,
-    /// Its host, with a port unless it is the usual one, as in the URLs of requests.
-    pub(crate) origin_host: String,
+    /// The origin of routes that name no other, and of the edge's reports.
+    pub(crate) default_origin: Option<Origin>,
+    /// The origins that routes name.
+    pub(crate) origins: BTreeMap<String, Origin>,
     /// How long the origin may take to send the headers of its response, in milliseconds.
     pub(crate) origin_timeout_ms: u32,
     /// The longest body of a request that is forwarded, in bytes.
@@ -125,12 +127,15 @@ impl Config {
         let submissions = reader.submissions();
         let users = reader.users();
         let read_limit = reader.number("ANON_READ_LIMIT", 120, 1, MAX_LIMIT);
-        let origin = reader.origin("ORIGIN_URL");
         let origin_timeout_ms = reader.number("ORIGIN_TIMEOUT_MS", 30_000, 1, 600_000);
         let max_body_bytes = reader.number("MAX_BODY_BYTES", 256 * 1024, 1, u32::MAX);
         let upload_timeout_ms = reader.number("UPLOAD_TIMEOUT_MS", 60_000, 1, 600_000);
         let routes = reader.routes();
         let unmatched = reader.unmatched();
+        let is_default_used = matches!(unmatched, Unmatched::Forward(_))
+            || routes.as_ref().is_none_or(Routes::use_default_origin);
+        let default_origin = reader.default_origin(is_default_used);
+        let origins = reader.origins();
         let mode = reader.one_of(
             "ANON_MODE",
             &[
@@ -189,18 +194,14 @@ impl Config {
         let assertion_key = reader.assertion_key();
         reader.misspelt();
 
-        match (origin, routes, identity_headers, allowed_origins, assertion_key) {
-            (
-                Some(origin),
-                Some(routes),
-                Some(identity_headers),
-                Some(allowed_origins),
-                Some(assertion_key),
-            ) if reader.errors.is_empty() => {
-                let development = development && url::is_loopback(origin.host().unwrap_or_default());
+        match (routes, identity_headers, allowed_origins, assertion_key) {
+            (Some(routes), Some(identity_headers), Some(allowed_origins), Some(assertion_key))
+                if reader.errors.is_empty() =>
+            {
+                let development = development && default_origin.as_ref().is_some_and(Origin::is_loopback);
                 Ok(Self {
-                    origin_host: url::usual_host(&origin),
-                    origin: origin.to_string().trim_end_matches('/').to_owned(),
+                    default_origin,
+                    origins,
                     origin_timeout_ms,
                     max_body_bytes,
                     upload_timeout_ms,
@@ -237,6 +238,17 @@ impl Config {
                 })
             }
             _ => Err(ConfigError(reader.errors)),
+        }
+    }
+
+    /// The origin of a route and the setting that it comes from.
+    pub(crate) fn origin(&self, route: &Route) -> Option<(&str, &Origin)> {
+        match &route.origin {
+            Some(name) => self
+                .origins
+                .get_key_value(name)
+                .map(|(name, origin)| (name.as_str(), origin)),
+            None => self.default_origin.as_ref().map(|origin| ("ORIGIN_URL", origin)),
         }
     }
 
@@ -310,7 +322,10 @@ impl Reader<'_> {
                 .push("LIMITED_ROUTES and ROUTES are both set; expected one of them".to_owned());
         }
         let json = self.json("ROUTES")?;
-        Routes::from_json("ROUTES", &json)
+        let origins = self.object("ORIGINS");
+        let origins: Vec<_> = origins.iter().flat_map(|origins| origins.keys()).collect();
+        let origins: Vec<_> = origins.iter().map(|name| name.as_str()).collect();
+        Routes::from_json("ROUTES", &json, &origins)
             .map_err(|errors| self.errors.extend(errors))
             .ok()
     }
@@ -324,27 +339,36 @@ impl Reader<'_> {
         }
     }
 
-    fn origin(&mut self, name: &str) -> Option<Uri> {
-        if !self.is_set(name) {
+    /// The origin of `ORIGIN_URL`.
+    fn default_origin(&mut self, is_used: bool) -> Option<Origin> {
+        const NAME: &str = "ORIGIN_URL";
+        if is_used && !self.is_set(NAME) {
             self.errors.push(format!(
-                "{name} is not set; expected the origin's URL, such as `https://origin.example.com`"
+                "{NAME} is not set; expected the origin's URL, such as `https://origin.example.com`"
             ));
         }
-        let text = self.text(name)?;
-        let origin = self.trusted_url(name, &text)?;
-        // Assertions are bound to the path that the origin receives.
-        if origin.path_and_query().is_some_and(|path| path != "/") || text.contains('#') {
-            self.errors
-                .push(format!("{name}: expected a URL without path and query"));
-            return None;
-        }
-        Some(origin)
+        let text = self.text(NAME)?;
+        Origin::from_url(&text)
+            .map_err(|error| self.errors.push(format!("{NAME}: {error}")))
+            .ok()
     }
 
-    fn trusted_url(&mut self, name: &str, text: &str) -> Option<Uri> {
+    /// The origins that routes may name.
+    fn origins(&mut self) -> BTreeMap<String, Origin> {
+        let Some(json) = self.json("ORIGINS") else {
+            return BTreeMap::new();
+        };
+        let origins = origin::from_json("ORIGINS", &json, |name| self.is_service(name));
+        origins.unwrap_or_else(|errors| {
+            self.errors.extend(errors);
+            BTreeMap::new()
+        })
+    }
+
+    fn trusted_url(&mut self, name: &str, text: &str) -> bool {
         url::parse_trusted(text)
-            .map_err(|error: UrlError| self.errors.push(format!("{name}: {error}")))
-            .ok()
+            .map_err(|error| self.errors.push(format!("{name}: {error}")))
+            .is_ok()
     }
 
     fn token_keys(&mut self) -> Keys {
@@ -364,8 +388,7 @@ impl Reader<'_> {
 
     fn jwks_url(&mut self) -> Option<String> {
         let text = self.text("JWKS_URL")?;
-        self.trusted_url("JWKS_URL", &text)?;
-        Some(text)
+        self.trusted_url("JWKS_URL", &text).then_some(text)
     }
 
     /// The audiences of which a token must name one.
@@ -423,6 +446,7 @@ impl Reader<'_> {
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+    use weir_policy::route::Found;
 
     const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
@@ -592,7 +616,11 @@ mod tests {
             ),
             ("http://[::1]:8080", "http://[::1]:8080"),
         ] {
-            assert_eq!(read(&[("ORIGIN_URL", url)]).unwrap().origin, origin);
+            let read = read(&[("ORIGIN_URL", url)]).unwrap().default_origin;
+            assert!(
+                matches!(&read, Some(Origin::Url { base, .. }) if base == origin),
+                "{read:?}"
+            );
         }
         for url in [
             "https://origin.example.com/base",
@@ -604,6 +632,52 @@ mod tests {
             "origin",
         ] {
             assert!(read(&[("ORIGIN_URL", url)]).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_route_chooses_an_origin_and_the_default_one_is_needed_only_if_it_is_used() {
+        let read = |routes: Value, more: &[(&str, Value)]| {
+            let set = [
+                ("ORIGIN_URL", json!("")),
+                ("ROUTES", routes),
+                ("SITE", json!({"fetch": true})),
+                ("KV", json!({})),
+                ("ORIGINS", json!({"site": {"service": "SITE"}})),
+            ];
+            read_values(&[&set[..], more].concat())
+        };
+        let config = read(json!([{"path": "/v1/*", "origin": "site"}]), &[]).unwrap();
+        let Found::Route(route) = config.routes.find("GET", "/v1/x") else {
+            panic!("there is a route");
+        };
+        let site = Origin::Service("SITE".to_owned());
+        assert_eq!(config.origin(route), Some(("site", &site)));
+        let all = json!([{"path": "/v1/*", "origin": "site"}]);
+        for (routes, more, start) in [
+            (json!([{"path": "/v1/*"}]), None, "ORIGIN_URL is not set"),
+            (
+                all.clone(),
+                Some(("UNMATCHED", json!("forward"))),
+                "ORIGIN_URL is not set",
+            ),
+            (
+                json!([{"path": "/v1/*", "origin": "shop"}]),
+                Some(("ORIGIN_URL", json!("https://origin.example.com"))),
+                "ROUTES[0].origin: expected a name in ORIGINS: `site`",
+            ),
+            (
+                all,
+                Some((
+                    "ORIGINS",
+                    json!({"site": {"service": "SITE"}, "kv": {"service": "KV"}}),
+                )),
+                "ORIGINS.kv.service: `KV` is not a service binding",
+            ),
+        ] {
+            let ConfigError(errors) = read(routes, more.as_slice()).unwrap_err();
+            assert_eq!(errors.len(), 1, "{errors:?}");
+            assert!(errors[0].starts_with(start), "{errors:?}");
         }
     }
 

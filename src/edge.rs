@@ -286,10 +286,14 @@ async fn api(
     if target.path_and_query().len() > MAX_TARGET_BYTES {
         return answered(RequestOutcome::Other, response::uri_too_long(), &fields);
     }
-    if target.host() == config.origin_host {
+    // The configuration has an origin for every route.
+    let Some((name, origin)) = config.origin(route) else {
+        return answered(RequestOutcome::Failed, response::misconfigured(), &fields);
+    };
+    if origin.is_at(target.host()) {
         context.report(
             Event::Internal,
-            "ORIGIN_URL is the address of the edge itself: requests would be forwarded in a circle",
+            &format!("{name} is the address of the edge itself: requests would be forwarded in a circle"),
         );
         return answered(RequestOutcome::Failed, response::misconfigured(), &fields);
     }
@@ -354,6 +358,7 @@ async fn api(
     let trace = Trace::new(context.request_id, api_request.traceparent);
     let outgoing = Outgoing {
         request,
+        origin,
         method: api_request.method,
         host: target.host(),
         scheme: target.scheme(),
@@ -369,8 +374,11 @@ async fn api(
     };
     let before_origin = clock::now_ms();
     let forwarded = forward::send(context, &outgoing).await?;
-    let (edge, origin) = (before_origin - started, clock::now_ms() - before_origin);
-    fields.append("server-timing", &format!("edge;dur={edge}, origin;dur={origin}"));
+    let (edge_ms, origin_ms) = (before_origin - started, clock::now_ms() - before_origin);
+    fields.append(
+        "server-timing",
+        &format!("edge;dur={edge_ms}, origin;dur={origin_ms}"),
+    );
     let response = match forwarded {
         Forwarded::Response(response) => forward::pass(context, &response, &fields),
         Forwarded::Problem(problem) => {

@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::context::RequestContext;
 use crate::events::Event;
 use crate::glue::{self, HeaderChanges, HeaderFilter};
+use crate::origin::Origin;
 use crate::trace::Trace;
 
 thread_local! {
@@ -45,6 +46,7 @@ fn with_filters<R>(config: &Config, use_filters: impl FnOnce(&Filters) -> R) -> 
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
     pub(crate) request: &'a Request,
+    pub(crate) origin: &'a Origin,
     pub(crate) method: &'a str,
     pub(crate) host: &'a str,
     pub(crate) scheme: &'a str,
@@ -71,9 +73,25 @@ pub(crate) async fn send(
 ) -> Result<Forwarded, JsValue> {
     let config = context.config;
     let changes = request_changes(context, outgoing)?;
-    let url = format!("{}{}", config.origin, outgoing.path_and_query);
+    let (url, service) = match outgoing.origin {
+        Origin::Url { base, .. } => (format!("{base}{}", outgoing.path_and_query), None),
+        Origin::Service(binding) => {
+            let Outgoing {
+                scheme,
+                host,
+                path_and_query,
+                ..
+            } = outgoing;
+            (
+                format!("{scheme}://{host}{path_and_query}"),
+                Some(binding.as_str()),
+            )
+        }
+    };
     let sent = with_filters(config, |filters| {
         glue::forward(
+            context.bindings,
+            service,
             &url,
             outgoing.request,
             &filters.to_origin,

@@ -4,7 +4,7 @@ import { waitUntil } from "cloudflare:workers";
 
 export { waitUntil };
 
-/** The Worker's variables and secrets as a JSON object. A binding to anything else is an empty object. */
+/** The Worker's variables and secrets as a JSON object. A binding to a service is {fetch: true}, to anything else {}. */
 export function variables(env) {
   const isData = (value) =>
     typeof value !== "object" ||
@@ -12,7 +12,10 @@ export function variables(env) {
     [Object.prototype, null].includes(Object.getPrototypeOf(value));
   return JSON.stringify(
     Object.fromEntries(
-      Object.entries(env).map(([name, value]) => [name, value === null || isData(value) ? value : {}]),
+      Object.entries(env).map(([name, value]) => {
+        if (value === null || isData(value)) return [name, value];
+        return [name, typeof value.fetch === "function" ? { fetch: true } : {}];
+      }),
     ),
   );
 }
@@ -107,10 +110,11 @@ function headersOf(request, filter, changes) {
 }
 
 /**
- * Forwards a request. Resolves to the response; rejects with the error of the origin, or with one of the texts that
- * glue.rs lists.
+ * Forwards a request to a URL, or to the service of this binding. Resolves to the response; rejects with the error of
+ * the origin, or with one of the texts that glue.rs lists.
  */
-export function forward(url, request, filter, changes, maxBytes, uploadMs, originMs) {
+export function forward(env, service, url, request, filter, changes, maxBytes, uploadMs, originMs) {
+  const send = service === undefined ? fetch : (url, init) => env[service].fetch(url, init);
   const { method } = request;
   const init = { method, headers: headersOf(request, filter, changes), redirect: "manual" };
   if (method === "GET" || method === "HEAD") {
@@ -119,27 +123,31 @@ export function forward(url, request, filter, changes, maxBytes, uploadMs, origi
     // Answers to other methods are never cached, and setting it takes the runtime time.
     init.cache = "no-store";
   } else if (request.body !== null) {
-    return upload(url, init, request, maxBytes, uploadMs, originMs);
+    return upload(send, url, init, request, maxBytes, uploadMs, originMs);
   }
-  return withTimeout(fetch(url, init), originMs);
+  return withTimeout(send(url, init), originMs);
 }
 
 /** Forwards a request with its body, chunk by chunk. The origin's time begins when all of it has been sent. */
-function upload(url, init, request, maxBytes, uploadMs, originMs) {
+function upload(send, url, init, request, maxBytes, uploadMs, originMs) {
   const header = request.headers.get("content-length");
   const length = header === null ? maxChunk : Number(header);
   if (header !== null && length > maxBytes) return Promise.reject("too large");
   const { readable, writable } = header === null ? new IdentityTransformStream() : new FixedLengthStream(length);
   const stop = new AbortController();
-  const answer = fetch(url, { ...init, body: readable, signal: stop.signal });
+  const answer = send(url, { ...init, body: readable, signal: stop.signal });
   const chunk = new ArrayBuffer(Math.min(length, maxChunk) || 1);
-  const sent = send(request.body.getReader({ mode: "byob" }), writable.getWriter(), chunk, maxBytes, uploadMs).catch(
-    (reason) => {
-      // Ending the stream with an error would not do: without Content-Length, the origin would take it for complete.
-      stop.abort(reason);
-      throw reason;
-    },
-  );
+  const sent = copyBody(
+    request.body.getReader({ mode: "byob" }),
+    writable.getWriter(),
+    chunk,
+    maxBytes,
+    uploadMs,
+  ).catch((reason) => {
+    // Ending the stream with an error would not do: without Content-Length, the origin would take it for complete.
+    stop.abort(reason);
+    throw reason;
+  });
   // An origin may answer before it has read the body.
   return Promise.race([answer, sent]).then(() => withTimeout(answer, originMs));
 }
@@ -151,7 +159,7 @@ const maxChunk = 65_536;
  * Copies a body by one buffer. Resolves when all is sent or the origin takes no more, and rejects when the client does not
  * send all of it. The body's own pipe does not tell the two apart.
  */
-function send(reader, writer, chunk, maxBytes, uploadMs) {
+function copyBody(reader, writer, chunk, maxBytes, uploadMs) {
   let late = "client slow";
   writer.closed.catch(() => {});
   const copy = async () => {

@@ -8,7 +8,8 @@ use crate::bindings::Bindings;
 
 #[wasm_bindgen(module = "/src/glue.mjs")]
 extern "C" {
-    /// The Worker's variables and secrets as a JSON object. A binding to anything else is an empty object.
+    /// The Worker's variables and secrets as a JSON object. A binding to a service is `{"fetch": true}`, and one to
+    /// anything else an empty object.
     pub(crate) fn variables(bindings: &Bindings) -> String;
 
     /// A secret of the Secrets Store.
@@ -34,10 +35,13 @@ extern "C" {
     #[wasm_bindgen(constructor)]
     fn new(passes: &JsValue) -> HeaderFilter;
 
-    /// Forwards a request with the headers that pass and these changes. The promise resolves to the response. It rejects with
-    /// [`TOO_LARGE`], [`CLIENT_ABORTED`], [`CLIENT_SLOW`], [`TIMED_OUT`] or the error of the origin.
+    /// Forwards a request to a URL, or to the service of this binding, with the headers that pass and these changes. The
+    /// promise resolves to the response. It rejects with [`TOO_LARGE`], [`CLIENT_ABORTED`], [`CLIENT_SLOW`],
+    /// [`TIMED_OUT`] or the error of the origin.
     #[wasm_bindgen(catch)]
     pub(crate) fn forward(
+        bindings: &Bindings,
+        service: Option<&str>,
         url: &str,
         request: &Request,
         filter: &HeaderFilter,

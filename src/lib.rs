@@ -19,6 +19,8 @@ mod target;
 mod trace;
 mod url;
 
+mod origin;
+
 mod config;
 mod panics;
 mod response;

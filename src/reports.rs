@@ -18,6 +18,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::events;
 use crate::glue::{self, HeaderChanges};
+use crate::origin::Origin;
 use crate::tally;
 use crate::timeout::with_timeout;
 
@@ -27,6 +28,11 @@ const TIMEOUT_MS: u32 = 5_000;
 /// Schedules a report if there is something to report and no other request has claimed it. Call it once per request;
 /// the report is sent in the time that the request has left after its response.
 pub(crate) fn schedule(bindings: &Bindings, config: &Rc<Config>) {
+    // A service is not Weir's origin.
+    let Some(Origin::Url { base, .. }) = &config.default_origin else {
+        return;
+    };
+    let url = format!("{base}{PATH}");
     let interval_ms = config.report_interval_ms;
     if !tally::with(|tally| tally.claim(clock::now_ms(), u64::from(interval_ms))) {
         return;
@@ -40,7 +46,7 @@ pub(crate) fn schedule(bindings: &Bindings, config: &Rc<Config>) {
             tally.report(random_uuid)
         });
         if let Some(report) = report {
-            match send(&config, &report).await {
+            match send(&config, &url, &report).await {
                 Ok(()) => tally::with(|tally| tally.acknowledge(&report.id)),
                 Err(reason) => events::report(&bindings, Event::CountsNotTaken, None, &reason),
             }
@@ -49,7 +55,7 @@ pub(crate) fn schedule(bindings: &Bindings, config: &Rc<Config>) {
     }));
 }
 
-async fn send(config: &Config, report: &Report) -> Result<(), String> {
+async fn send(config: &Config, url: &str, report: &Report) -> Result<(), String> {
     let signed = assertion::sign_own(
         &config.assertion_key,
         "POST",
@@ -62,7 +68,7 @@ async fn send(config: &Config, report: &Report) -> Result<(), String> {
         .set(assertion::HEADER, &signed.map_err(|error| error.to_string())?)
         .set("content-type", "application/json");
     let body = serde_json::to_string(&report.counts).map_err(|error| error.to_string())?;
-    let sent = glue::post(&format!("{}{PATH}", config.origin), headers.packed(), &body);
+    let sent = glue::post(url, headers.packed(), &body);
     match with_timeout(sent, TIMEOUT_MS).await {
         Ok(status) if status.as_f64() == Some(204.0) => Ok(()),
         Ok(status) => Err(format!(

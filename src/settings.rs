@@ -11,7 +11,7 @@ use crate::bindings::Bindings;
 use crate::glue;
 
 /// All settings of the edge.
-pub(crate) const SETTINGS: [&str; 37] = [
+pub(crate) const SETTINGS: [&str; 38] = [
     "ACCESS_LOG",
     "ALLOW",
     "ANON_ALGORITHM",
@@ -40,6 +40,7 @@ pub(crate) const SETTINGS: [&str; 37] = [
     "JWT_SECRET",
     "LIMITED_ROUTES",
     "MAX_BODY_BYTES",
+    "ORIGINS",
     "ORIGIN_TIMEOUT_MS",
     "ORIGIN_URL",
     "REPORT_INTERVAL_MS",
@@ -55,7 +56,7 @@ pub(crate) const SETTINGS: [&str; 37] = [
 pub(crate) const SECRETS: [&str; 2] = ["EDGE_SECRET", "JWT_SECRET"];
 
 /// Settings whose names are common elsewhere. Other code in the same Worker may have a variable of nearly the same name.
-const COMMON: [&str; 15] = [
+const COMMON: [&str; 16] = [
     "ACCESS_LOG",
     "ALLOW",
     "CORS_ORIGINS",
@@ -66,6 +67,7 @@ const COMMON: [&str; 15] = [
     "JWT_AUDIENCE",
     "JWT_ISSUER",
     "JWT_SECRET",
+    "ORIGINS",
     "ORIGIN_URL",
     "ROUTES",
     "UNMATCHED",
@@ -73,7 +75,8 @@ const COMMON: [&str; 15] = [
     "USER_WINDOW",
 ];
 
-/// The Worker's variables and secrets by name. A binding to anything else is an empty object.
+/// The Worker's variables and secrets by name. A binding to a service is `{"fetch": true}`, and one to anything else an
+/// empty object.
 pub(crate) type Variables = BTreeMap<String, Value>;
 
 /// The variables, without secrets of the Secrets Store.
@@ -192,6 +195,21 @@ impl<'a> Reader<'a> {
                 .ok(),
             value => Some(value.clone()),
         }
+    }
+
+    /// A setting in JSON that is an object. Reports no errors.
+    pub(crate) fn object(&self, name: &str) -> Option<serde_json::Map<String, Value>> {
+        match self.value(name)? {
+            Value::String(text) => serde_json::from_str(text).ok(),
+            Value::Object(members) => Some(members.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether a binding is a service.
+    pub(crate) fn is_service(&self, binding: &str) -> bool {
+        let value = self.variables.get(binding);
+        value.is_some_and(|value| value.get("fetch") == Some(&Value::Bool(true)))
     }
 
     /// One of several words. The first is the default. A boolean stands for `on` or `off`.

@@ -63,6 +63,8 @@ pub struct Route {
     pub passes_authorization: bool,
     /// Whether the header `Cookie` passes to the origin.
     pub passes_cookie: bool,
+    /// The name of its origin; `None` for the default one.
+    pub origin: Option<String>,
 }
 
 /// A path, or with `is_prefix` the start of paths.
@@ -111,6 +113,7 @@ impl Route {
             signed_in: false,
             passes_authorization: false,
             passes_cookie: false,
+            origin: None,
         }
     }
 
@@ -198,19 +201,20 @@ fn is_method(text: &str) -> bool {
 }
 
 impl Routes {
-    /// Reads routes from JSON: a list of objects with the members `methods`, `path`, `callers`, `limits`, `skip` and `pass`.
-    /// `name` is that of the setting.
+    /// Reads routes from JSON: a list of objects with the members `methods`, `path`, `callers`, `limits`, `skip`, `pass` and
+    /// `origin`. `name` is that of the setting, and `origins` are the names that `origin` may have.
     ///
     /// # Errors
     /// All errors, each with the path of the faulty member.
-    pub fn from_json(name: &str, json: &Value) -> Result<Self, Vec<String>> {
+    pub fn from_json(name: &str, json: &Value, origins: &[&str]) -> Result<Self, Vec<String>> {
         let mut errors = Vec::new();
         let routes = match json {
             Value::Array(routes) if !routes.is_empty() => routes
                 .iter()
                 .enumerate()
                 .filter_map(|(place, route)| {
-                    Members::of(format!("{name}[{place}]"), route, &mut errors).and_then(Members::route)
+                    Members::of(format!("{name}[{place}]"), route, &mut errors)
+                        .and_then(|members| members.route(origins))
                 })
                 .collect(),
             _ => {
@@ -232,6 +236,11 @@ impl Routes {
             .into_iter()
             .find(|group| group.id == id)
             .map(|group| &group.limits[..])
+    }
+
+    /// Whether the requests of a route go to the default origin.
+    pub fn use_default_origin(&self) -> bool {
+        self.0.iter().any(|route| route.origin.is_none())
     }
 
     /// The claims that requests are counted by.
@@ -279,8 +288,8 @@ impl<'a> Members<'a> {
         }
     }
 
-    fn route(mut self) -> Option<Route> {
-        const KNOWN: [&str; 6] = ["methods", "path", "callers", "limits", "skip", "pass"];
+    fn route(mut self, origins: &[&str]) -> Option<Route> {
+        const KNOWN: [&str; 7] = ["methods", "path", "callers", "limits", "skip", "pass", "origin"];
         for name in self.members.keys().filter(|name| !KNOWN.contains(&name.as_str())) {
             let expected = KNOWN.join(", ");
             self.errors.push(format!(
@@ -315,6 +324,15 @@ impl<'a> Members<'a> {
             Some(_) => self.wrong("skip", "true or false").unwrap_or(RouteClass::Other),
         };
         let passes = self.words("pass", &["authorization", "cookie"]);
+        let origin = match self.members.get("origin") {
+            None => None,
+            Some(Value::String(name)) if origins.contains(&name.as_str()) => Some(name.clone()),
+            Some(_) if origins.is_empty() => self.wrong("origin", "a name in ORIGINS, which is not set"),
+            Some(_) => {
+                let names: Vec<_> = origins.iter().map(|name| format!("`{name}`")).collect();
+                self.wrong("origin", &format!("a name in ORIGINS: {}", names.join(" or ")))
+            }
+        };
         let limits = self.limits();
         let class = match (class, limits.is_empty()) {
             (class, true) => class,
@@ -335,6 +353,7 @@ impl<'a> Members<'a> {
             signed_in,
             passes_authorization: passes.contains(&"authorization"),
             passes_cookie: passes.contains(&"cookie"),
+            origin,
             ..Route::new(methods, path, class)
         })
     }
@@ -673,7 +692,7 @@ mod tests {
     }
 
     fn routes(json: Value) -> Result<Routes, Vec<String>> {
-        Routes::from_json("ROUTES", &json)
+        Routes::from_json("ROUTES", &json, &["shop"])
     }
 
     #[test]
@@ -681,7 +700,8 @@ mod tests {
         let routes = routes(json!([
             {"methods": ["GET"], "path": "/v1/status", "skip": true},
             {"methods": ["POST", "DELETE"], "path": "/v1/*", "callers": "signed_in", "pass": ["authorization"]},
-            {"path": "/v1/*", "callers": "anyone", "pass": ["cookie", "authorization"], "skip": false},
+            {"path": "/v1/*", "callers": "anyone", "pass": ["cookie", "authorization"], "skip": false,
+                "origin": "shop"},
         ]))
         .unwrap();
         let found = |method, path| match routes.find(method, path) {
@@ -707,6 +727,8 @@ mod tests {
             (skipped.class, others.class),
             (RouteClass::Unlimited, RouteClass::Other)
         );
+        assert_eq!((&users.origin, others.origin.as_deref()), (&None, Some("shop")));
+        assert!(routes.use_default_origin());
         assert!(users.signed_in && users.passes_authorization && !users.passes_cookie);
         assert!(!others.signed_in && others.passes_authorization && others.passes_cookie);
     }
@@ -764,6 +786,7 @@ mod tests {
                 {"path": "/b", "limits": []},
                 {"path": "/c", "limits": [{"by": {"claim": ""}, "limit": 0, "window": "2d", "per": 1}, 5]},
             ]),
+            &[],
         )
         .unwrap_err();
         let starts = [
@@ -787,7 +810,8 @@ mod tests {
     fn all_errors_of_routes_name_their_member() {
         let errors = routes(json!([
             {"path": "/v1/*"},
-            {"methods": ["get"], "path": "v1", "callers": "users", "skip": 1, "pass": ["cookies"], "limit": 5},
+            {"methods": ["get"], "path": "v1", "callers": "users", "skip": 1, "pass": ["cookies"], "limit": 5,
+                "origin": "other"},
             7,
             {},
         ]))
@@ -799,6 +823,7 @@ mod tests {
             "ROUTES[1].callers: expected `anyone` or `signed_in`",
             "ROUTES[1].skip: expected true or false",
             "ROUTES[1].pass: expected a list of `authorization` and `cookie`",
+            "ROUTES[1].origin: expected a name in ORIGINS: `shop`",
             "ROUTES[2]: expected an object",
             "ROUTES[3].path: expected a path",
         ];

@@ -61,6 +61,7 @@ const EDGE: &[&str] = &[
     "target",
     "trace",
     "url",
+    "origin",
     "config",
     "panics",
     "response",

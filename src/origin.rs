@@ -1,0 +1,143 @@
+//! The origins that requests are forwarded to.
+
+use std::collections::BTreeMap;
+
+use http::Uri;
+use serde_json::Value;
+
+use crate::url;
+
+/// An origin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A server on the network.
+    Url {
+        /// Scheme, host and port, without a trailing slash.
+        base: String,
+        /// The host, with a port unless it is the usual one, as in the URLs of requests.
+        host: String,
+    },
+    /// Another Worker, by the name of the service binding. It gets the client's URL.
+    Service(String),
+}
+
+impl Origin {
+    /// An origin by its URL, which has no path: assertions name the path that the origin receives.
+    ///
+    /// # Errors
+    /// What is wrong with the URL.
+    pub(crate) fn from_url(text: &str) -> Result<Self, String> {
+        let uri: Uri = url::parse_trusted(text).map_err(|error| error.to_string())?;
+        if uri.path_and_query().is_some_and(|path| path != "/") || text.contains('#') {
+            return Err("expected a URL without path and query".to_owned());
+        }
+        Ok(Self::Url {
+            host: url::usual_host(&uri),
+            base: uri.to_string().trim_end_matches('/').to_owned(),
+        })
+    }
+
+    /// Whether requests to this host would come back to the edge.
+    pub(crate) fn is_at(&self, requested_host: &str) -> bool {
+        match self {
+            Self::Url { host, .. } => host == requested_host,
+            Self::Service(_) => false,
+        }
+    }
+
+    /// Whether the origin is on this machine.
+    pub(crate) fn is_loopback(&self) -> bool {
+        match self {
+            Self::Url { host, .. } => url::is_loopback(host),
+            Self::Service(_) => false,
+        }
+    }
+}
+
+/// Reads origins from JSON: an object whose members are a URL, or `{"service": BINDING}`. `is_service` checks the name of
+/// a binding. `name` is that of the setting.
+///
+/// # Errors
+/// All errors, each with the path of the faulty member.
+pub(crate) fn from_json(
+    name: &str,
+    json: &Value,
+    is_service: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<String, Origin>, Vec<String>> {
+    let Value::Object(members) = json else {
+        return Err(vec![format!(
+            "{name}: expected an object, such as {{\"shop\": \"https://shop.example.com\"}}"
+        )]);
+    };
+    let mut errors = Vec::new();
+    let mut origins = BTreeMap::new();
+    for (member, value) in members {
+        match origin(value, &is_service) {
+            Ok(origin) => {
+                origins.insert(member.clone(), origin);
+            }
+            Err(error) => errors.push(format!("{name}.{member}{error}")),
+        }
+    }
+    if errors.is_empty() {
+        Ok(origins)
+    } else {
+        Err(errors)
+    }
+}
+
+/// One origin, or the error with the rest of its path.
+fn origin(value: &Value, is_service: impl Fn(&str) -> bool) -> Result<Origin, String> {
+    match value {
+        Value::String(text) => Origin::from_url(text.trim()).map_err(|error| format!(": {error}")),
+        Value::Object(members) if members.len() == 1 && members.contains_key("service") => {
+            match members.get("service") {
+                Some(Value::String(binding)) if is_service(binding) => Ok(Origin::Service(binding.clone())),
+                Some(Value::String(binding)) => Err(format!(
+                    ".service: `{binding}` is not a service binding; add it to [[services]]"
+                )),
+                _ => Err(".service: expected the name of a binding in [[services]]".to_owned()),
+            }
+        }
+        _ => Err(": expected a URL, or {\"service\": BINDING}".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_origin_is_a_url_or_a_service_binding() {
+        let read = |json| from_json("ORIGINS", &json, |name| name == "SITE");
+        let origins =
+            read(json!({"shop": "https://Shop.example.com:443/", "site": {"service": "SITE"}})).unwrap();
+        assert!(origins["shop"].is_at("shop.example.com"));
+        assert_eq!(origins["site"], Origin::Service("SITE".to_owned()));
+        assert_eq!(read(json!({})), Ok(BTreeMap::new()));
+
+        let errors = read(json!({
+            "a": "http://shop.example.com",
+            "b": "https://shop.example.com/v1",
+            "c": {"service": "OTHER"},
+            "d": {"service": 1},
+            "e": {"service": "SITE", "url": "https://shop.example.com"},
+            "f": 5,
+        }))
+        .unwrap_err();
+        let starts = [
+            "ORIGINS.a: expected https://",
+            "ORIGINS.b: expected a URL without path",
+            "ORIGINS.c.service: `OTHER` is not a service binding",
+            "ORIGINS.d.service: expected the name",
+            "ORIGINS.e: expected a URL, or",
+            "ORIGINS.f: expected a URL, or",
+        ];
+        assert_eq!(errors.len(), starts.len(), "{errors:?}");
+        for (error, start) in errors.iter().zip(starts) {
+            assert!(error.starts_with(start), "{error}");
+        }
+        assert_eq!(read(json!(["https://shop.example.com"])).unwrap_err().len(), 1);
+    }
+}

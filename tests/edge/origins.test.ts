@@ -1,0 +1,114 @@
+import assert from "node:assert/strict";
+import { after, test } from "node:test";
+import { receive, startOrigin } from "./origin.ts";
+import { startEdge } from "./workerd.ts";
+
+// Several origins, chosen by route: URLs and service bindings.
+
+const origin = await startOrigin({ after });
+const shop = await startOrigin({ after }, async (request, response) => {
+  shop.received.push(await receive(request, Buffer.from(origin.secrets.edge)));
+  response.writeHead(302, { location: "/shop/1", "set-cookie": ["a=1", "b=2"] }).end();
+});
+
+/** A Worker that returns what it receives. */
+const site = {
+  name: "site",
+  compatibilityDate: "2026-09-01",
+  modules: true,
+  script: `export default {
+    async fetch(request) {
+      if (new URL(request.url).pathname === "/site/broken") throw new Error("broken");
+      const headers = Object.fromEntries(request.headers);
+      return Response.json({ method: request.method, url: request.url, headers, body: await request.text() });
+    },
+  }`,
+};
+
+test("a route chooses its origin: a URL or a service binding", async () => {
+  const edge = await startEdge(
+    { after },
+    {
+      originUrl: origin.url,
+      secrets: origin.secrets,
+      without: ["LIMITED_ROUTES"],
+      vars: {
+        ORIGINS: { shop: shop.url, site: { service: "SITE" } },
+        ROUTES: [
+          { path: "/shop/*", origin: "shop" },
+          { path: "/site/*", origin: "site", pass: ["cookie"] },
+          { path: "/api/*" },
+        ],
+      },
+      worker: { serviceBindings: { SITE: "site" } },
+      beside: [site],
+    },
+  );
+  const ask = edge.from("203.0.113.1");
+  assert.equal((await ask("/api/jobs/1")).status, 200);
+  assert.equal(origin.last().target, "/api/jobs/1");
+  const moved = await ask("/shop/0?x=1", { method: "PUT", body: "all of it" });
+  assert.equal(moved.status, 302);
+  assert.deepEqual(moved.headers.getSetCookie(), ["a=1", "b=2"]);
+  assert.equal(shop.last().target, "/shop/0?x=1");
+  assert.equal(shop.last().body, "all of it");
+  assert.equal(shop.last().claims.client_address, "203.0.113.1");
+
+  const answer = await ask("/site/a?b=c", {
+    method: "POST",
+    body: "x".repeat(100_000),
+    headers: { cookie: "a=b", "x-user-id": "root" },
+  });
+  assert.equal(answer.status, 200);
+  const seen = (await answer.json()) as { method: string; url: string; headers: Record<string, string>; body: string };
+  assert.equal(seen.url, `${edge.url}/site/a?b=c`, "a service gets the client's URL");
+  assert.equal(seen.method, "POST");
+  assert.equal(seen.body.length, 100_000);
+  assert.equal(seen.headers.cookie, "a=b");
+  assert.equal(seen.headers["x-user-id"], undefined);
+  assert.equal(seen.headers["x-real-ip"], "203.0.113.1");
+  assert.match(seen.headers["weir-assertion"] ?? "", /^eyJ/);
+  assert.equal((await ask("/site/broken")).status, 502);
+  assert.equal(origin.received.length, 1);
+});
+
+test("without a route to ORIGIN_URL, it may be unset", async () => {
+  const edge = await startEdge(
+    { after },
+    {
+      originUrl: "",
+      without: ["LIMITED_ROUTES"],
+      vars: {
+        ORIGINS: JSON.stringify({ site: { service: "SITE" } }),
+        ROUTES: [{ path: "/site/*", origin: "site" }],
+        REPORT_INTERVAL_MS: 100,
+      },
+      worker: { serviceBindings: { SITE: "site" } },
+      beside: [site],
+    },
+  );
+  assert.equal((await edge.from("203.0.113.1")("/site/a")).status, 200);
+});
+
+test("unknown origins, unknown bindings and bad URLs are errors with the member's path", async () => {
+  const edge = await startEdge(
+    { after },
+    {
+      originUrl: origin.url,
+      without: ["LIMITED_ROUTES"],
+      vars: {
+        ORIGINS: { shop: "http://shop.example.com", site: { service: "SITE" }, store: { service: "ADDRESS_COUNTERS" } },
+        ROUTES: [{ path: "/shop/*", origin: "shops" }],
+      },
+    },
+  );
+  assert.equal((await edge.from("203.0.113.1")("/shop/1")).status, 500);
+  const [line] = await edge.logged("internal_error");
+  for (const error of [
+    "ROUTES[0].origin: expected a name in ORIGINS: `shop` or `site` or `store`",
+    "ORIGINS.shop: expected https://",
+    "ORIGINS.site.service: `SITE` is not a service binding",
+    "ORIGINS.store.service: `ADDRESS_COUNTERS` is not a service binding",
+  ])
+    assert.ok(line?.includes(error), `${error} in ${line}`);
+});
