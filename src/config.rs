@@ -71,6 +71,8 @@ pub(crate) struct Config {
     pub(crate) jwks_max_age_ms: u32,
     /// The claims that a token must have.
     pub(crate) expected: Expected,
+    /// The claims of users' tokens that assertions repeat, by name or path.
+    pub(crate) assertion_claims: Vec<String>,
     /// Signs assertions to the origin.
     pub(crate) assertion_key: AssertionKey,
     /// Which requests are logged.
@@ -180,6 +182,7 @@ impl Config {
         let jwks_url = reader.jwks_url();
         let jwks_cooldown_ms = reader.number("JWKS_COOLDOWN_MS", 60_000, 100, 3_600_000);
         let jwks_max_age_ms = reader.number("JWKS_MAX_AGE_MS", 3_600_000, 100, 86_400_000);
+        let assertion_claims = reader.assertion_claims();
         let expected = Expected {
             issuer: reader.text("JWT_ISSUER"),
             audiences: reader.audiences(),
@@ -189,6 +192,7 @@ impl Config {
                 .iter()
                 .flat_map(Routes::claims)
                 .map(str::to_owned)
+                .chain(assertion_claims.iter().cloned())
                 .collect(),
         };
         let assertion_key = reader.assertion_key();
@@ -230,6 +234,7 @@ impl Config {
                     jwks_cooldown_ms,
                     jwks_max_age_ms,
                     expected,
+                    assertion_claims,
                     assertion_key,
                     access_log,
                     report_interval_ms,
@@ -430,6 +435,23 @@ impl Reader<'_> {
         Some(name)
     }
 
+    /// Claims by name or path, separated by commas or as a list.
+    fn assertion_claims(&mut self) -> Vec<String> {
+        const NAME: &str = "ASSERTION_CLAIMS";
+        let texts = self.texts(NAME).unwrap_or_default();
+        let names: Vec<_> = texts
+            .iter()
+            .flat_map(|text| text.split(','))
+            .map(|name| name.trim().to_owned())
+            .collect();
+        if names.iter().any(String::is_empty) {
+            self.errors.push(format!(
+                "{NAME} has an empty name; expected claims such as `roles` or `org.id`"
+            ));
+        }
+        names
+    }
+
     fn assertion_key(&mut self) -> Option<AssertionKey> {
         if !self.is_set("EDGE_SECRET") {
             self.errors
@@ -506,6 +528,8 @@ mod tests {
             ("JWT_ISSUER", json!(["a"])),
             ("HOLDER_CLAIM", json!(false)),
             ("LIMITED_ROUTES", json!([])),
+            ("ASSERTION_CLAIMS", json!("roles,")),
+            ("ASSERTION_CLAIMS", json!([1])),
             ("CORS_ORIGINS", json!(true)),
             ("ORIGIN_URL", json!(1)),
             ("JWKS_URL", json!({})),

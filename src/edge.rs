@@ -6,6 +6,7 @@ use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{Request, Response};
 use weir_policy::address::{AddressHeaders, AddressKey, ClientAddress, client_address};
+use weir_policy::assertion::TokenClaims;
 use weir_policy::cidr::Ranges;
 use weir_policy::counts::RequestOutcome;
 use weir_policy::route::{Exposure, Found, Route, RouteClass, exposure};
@@ -297,6 +298,12 @@ async fn api(
         );
         return answered(RequestOutcome::Failed, response::misconfigured(), &fields);
     }
+    let names = &config.assertion_claims;
+    let chosen = signed_in.map(|user| TokenClaims::chosen(&user.claims, names));
+    let claims = match chosen.unwrap_or_else(|| Ok(TokenClaims::default())) {
+        Ok(claims) => claims,
+        Err(error) => return answered(RequestOutcome::Other, response::claims_too_long(error), &fields),
+    };
     if route.signed_in && matches!(credentials, Credentials::Anonymous) {
         fields.set("www-authenticate", "Bearer realm=\"weir\"");
         return answered(RequestOutcome::Other, response::sign_in_required(), &fields);
@@ -364,6 +371,7 @@ async fn api(
         scheme: target.scheme(),
         path_and_query: target.path_and_query(),
         user: signed_in,
+        claims: &claims,
         authorization: api_request
             .credentials
             .authorization

@@ -6,7 +6,7 @@ use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{Request, Response};
 use weir_policy::address::ClientAddress;
-use weir_policy::assertion::{self, Caller};
+use weir_policy::assertion::{self, Caller, TokenClaims};
 use weir_policy::header::passes_to_client;
 use weir_policy::problem::Problem;
 use weir_policy::token::User;
@@ -52,6 +52,8 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) scheme: &'a str,
     pub(crate) path_and_query: &'a str,
     pub(crate) user: Option<&'a User>,
+    /// The claims of the user's token that the origin receives.
+    pub(crate) claims: &'a TokenClaims,
     /// The client's header, if the route passes it.
     pub(crate) authorization: Option<&'a str>,
     /// The client's header, if the route passes it.
@@ -172,9 +174,10 @@ fn request_changes(context: &RequestContext<'_>, outgoing: &Outgoing<'_>) -> Res
         client_address: outgoing.address.key.to_string(),
         token_expires_at: outgoing.user.map(|user| user.expires_at),
     };
-    let assertion = assertion::sign(
+    let assertion = assertion::sign_with_claims(
         &context.config.assertion_key,
         &caller,
+        outgoing.claims,
         outgoing.method,
         outgoing.path_and_query,
         context.request_id,

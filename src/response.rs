@@ -3,6 +3,7 @@
 use serde_json::json;
 use wasm_bindgen::JsValue;
 use web_sys::Response;
+use weir_policy::assertion::ClaimsTooLong;
 use weir_policy::problem::{self, Problem};
 use weir_policy::token::TokenError;
 
@@ -106,6 +107,15 @@ pub(crate) fn denied_address() -> Problem {
 /// The path does not exist.
 pub(crate) fn not_found() -> Problem {
     Problem::new(404, "Not Found", "There is nothing at this path.")
+}
+
+/// The claims that the assertion repeats are too long. A sign-in would not help, so this is not 401.
+pub(crate) fn claims_too_long(error: ClaimsTooLong) -> Problem {
+    Problem::new(
+        431,
+        "Request Header Fields Too Large",
+        sentence(&error.to_string()),
+    )
 }
 
 /// Path and query are too long.

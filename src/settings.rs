@@ -11,7 +11,7 @@ use crate::bindings::Bindings;
 use crate::glue;
 
 /// All settings of the edge.
-pub(crate) const SETTINGS: [&str; 38] = [
+pub(crate) const SETTINGS: [&str; 39] = [
     "ACCESS_LOG",
     "ALLOW",
     "ANON_ALGORITHM",
@@ -20,6 +20,7 @@ pub(crate) const SETTINGS: [&str; 38] = [
     "ANON_PREFIX_LIMIT",
     "ANON_READ_LIMIT",
     "ANON_WINDOW",
+    "ASSERTION_CLAIMS",
     "CLIENT_IP_SOURCE",
     "CORS_ORIGINS",
     "COUNTER_SHARDS",

@@ -6,10 +6,13 @@
 //! each assertion names its key, and the origin accepts a current and a previous one. The assertion does not cover the
 //! body, which is streamed; TLS between edge and origin must protect it.
 
+use std::collections::BTreeMap;
+
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
@@ -46,6 +49,37 @@ pub struct Caller {
     /// When the user's token expires, in seconds since the Unix epoch; `None` for an anonymous request. A response that
     /// takes longer, such as a stream, ends then.
     pub token_expires_at: Option<u64>,
+}
+
+/// The most bytes that [`TokenClaims`] may have in JSON. With them, an assertion stays well below [`MAX_BYTES`].
+pub const MAX_CLAIMS_BYTES: usize = 2048;
+
+/// Claims of the user's token that an assertion repeats.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenClaims(BTreeMap<String, Value>);
+
+/// The chosen claims are longer than [`MAX_CLAIMS_BYTES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the claims of the token that the origin receives are longer than {MAX_CLAIMS_BYTES} bytes")]
+pub struct ClaimsTooLong;
+
+impl TokenClaims {
+    /// The claims with these names. A name without a claim is left out.
+    ///
+    /// # Errors
+    /// When they are longer than [`MAX_CLAIMS_BYTES`].
+    pub fn chosen(claims: &BTreeMap<String, Value>, names: &[String]) -> Result<Self, ClaimsTooLong> {
+        let chosen: BTreeMap<_, _> = names
+            .iter()
+            .filter_map(|name| claims.get_key_value(name))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        let json = serde_json::to_vec(&chosen).map_err(|_| ClaimsTooLong)?;
+        if json.len() > MAX_CLAIMS_BYTES {
+            return Err(ClaimsTooLong);
+        }
+        Ok(Self(chosen))
+    }
 }
 
 /// A verified assertion.
@@ -175,6 +209,9 @@ struct Claims {
     /// Path and query, in assertions of an edge that does not know `htd`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     htu: Option<String>,
+    /// Claims of the user's token, for other backends. Weir's origin ignores them.
+    #[serde(skip_deserializing, skip_serializing_if = "BTreeMap::is_empty")]
+    claims: BTreeMap<String, Value>,
     jti: String,
 }
 
@@ -202,10 +239,35 @@ pub fn sign(
     request_id: &str,
     now_unix_secs: u64,
 ) -> Result<String, SignError> {
+    let claims = TokenClaims::default();
+    sign_with_claims(
+        key,
+        caller,
+        &claims,
+        method,
+        path_and_query,
+        request_id,
+        now_unix_secs,
+    )
+}
+
+/// As [`sign`], with claims of the user's token under the claim `claims`.
+///
+/// # Errors
+/// As [`sign`].
+pub fn sign_with_claims(
+    key: &AssertionKey,
+    caller: &Caller,
+    claims: &TokenClaims,
+    method: &str,
+    path_and_query: &str,
+    request_id: &str,
+    now_unix_secs: u64,
+) -> Result<String, SignError> {
     encode(
         key,
         AUDIENCE,
-        Some(caller),
+        Some((caller, claims)),
         method,
         path_and_query,
         request_id,
@@ -230,7 +292,7 @@ pub fn sign_own(
 fn encode(
     key: &AssertionKey,
     audience: &str,
-    caller: Option<&Caller>,
+    about: Option<(&Caller, &TokenClaims)>,
     method: &str,
     path_and_query: &str,
     id: &str,
@@ -238,6 +300,7 @@ fn encode(
 ) -> Result<String, SignError> {
     let mut header = Header::new(Algorithm::HS256);
     header.kid = Some(key.id.clone());
+    let caller = about.map(|(caller, _)| caller);
     let user = caller.and_then(|caller| caller.user.as_ref());
     let claims = Claims {
         iss: ISSUER.to_owned(),
@@ -253,6 +316,7 @@ fn encode(
         htm: method.to_owned(),
         htd: Some(target_digest(path_and_query)),
         htu: None,
+        claims: about.map(|(_, claims)| claims.0.clone()).unwrap_or_default(),
         jti: id.to_owned(),
     };
     Ok(jsonwebtoken::encode(&header, &claims, &key.encoding)?)
@@ -402,6 +466,27 @@ mod tests {
         assert_eq!(assertion.caller, caller());
         assert_eq!(assertion.request_id, "req-1");
         assert_eq!((assertion.issued_at, assertion.expires_at), (NOW, NOW + 30));
+    }
+
+    #[test]
+    fn claims_are_limited_in_bytes_and_the_longest_fit_an_assertion() {
+        let chosen = |bytes: usize| {
+            let all = BTreeMap::from([("roles".to_owned(), Value::from("é".repeat(bytes / 2)))]);
+            TokenClaims::chosen(&all, &["roles".to_owned()])
+        };
+        let overhead = "{'roles':''}".len();
+        assert_eq!(chosen(MAX_CLAIMS_BYTES - overhead + 2), Err(ClaimsTooLong));
+        let longest = chosen(MAX_CLAIMS_BYTES - overhead).unwrap();
+        let long_subject = |letter: &str| letter.repeat(255).parse().unwrap();
+        let caller = Caller {
+            user: Some(Identity {
+                holder: long_subject("\""),
+                subject: long_subject("\\"),
+            }),
+            ..caller()
+        };
+        let token = sign_with_claims(&key(1), &caller, &longest, "GET", "/", "req-1", NOW).unwrap();
+        assert!(verify(&[key(1)], &token, "GET", "/", NOW).is_ok());
     }
 
     #[test]
@@ -645,6 +730,35 @@ mod tests {
             let same_bits = position + 1 == token.len() || token.as_bytes()[position + 1] == b'.';
             prop_assume!(changed != token && !same_bits);
             prop_assert!(verified(&changed, NOW).is_err());
+        }
+
+        #[test]
+        fn an_assertion_repeats_the_listed_claims_and_no_others(
+            listed in proptest::collection::btree_map("[a-z_.]{1,8}", "listed-[a-z\"é]{0,8}", 0..5),
+            others in proptest::collection::btree_map("[a-z_.]{1,8}", "other-[a-z]{0,8}", 0..5),
+            absent in proptest::collection::vec("[A-Z]{1,8}", 0..3),
+        ) {
+            let listed: BTreeMap<_, _> = listed.into_iter().map(|(name, text)| (name, Value::from(text))).collect();
+            let mut all: BTreeMap<_, _> = others.into_iter().map(|(name, text)| (name, Value::from(text))).collect();
+            all.extend(listed.clone());
+            let names: Vec<_> = listed.keys().chain(&absent).cloned().collect();
+            let claims = TokenClaims::chosen(&all, &names).unwrap();
+            let token = sign_with_claims(&key(1), &caller(), &claims, "GET", "/v1/x", "req-1", NOW).unwrap();
+            let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
+            let payload: BTreeMap<String, Value> = serde_json::from_slice(&payload).unwrap();
+            let known = [
+                "act", "aud", "claims", "client_address", "exp", "htd", "htm", "iat", "iss", "jti", "sub", "token_exp",
+            ];
+            prop_assert!(payload.keys().all(|name| known.contains(&name.as_str())));
+            match payload.get("claims") {
+                Some(Value::Object(repeated)) => {
+                    let repeated: BTreeMap<_, _> = repeated.clone().into_iter().collect();
+                    prop_assert_eq!(repeated, listed);
+                }
+                other => prop_assert!(other.is_none() && listed.is_empty()),
+            }
+            prop_assert!(!serde_json::to_string(&payload).unwrap().contains("other-"));
+            prop_assert_eq!(verify(&[key(1)], &token, "GET", "/v1/x", NOW).unwrap().caller, caller());
         }
 
         #[test]
