@@ -63,7 +63,10 @@ pub(crate) async fn credentials(
             None => Credentials::Refused(TokenError::Malformed("expected the scheme Bearer and one token")),
         };
     }
-    let Some(token) = headers.cookie.and_then(cookie) else {
+    let Some(token) = headers
+        .cookie
+        .and_then(|cookies| cookie(cookies, &context.config.token_cookie))
+    else {
         return Credentials::Anonymous;
     };
     // Browsers also send cookies with requests of other sites' pages. Only a page of a listed origin may act as its

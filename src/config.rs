@@ -13,7 +13,8 @@ use weir_policy::token::{Expected, Keys, RequiredClaim, RequiredClaimError};
 use weir_policy::window::{Algorithm, MAX_LIMIT, MAX_SLIDING_LIMIT, MAX_WINDOW_MS};
 
 use crate::access_log::AccessLog;
-use crate::cors::AllowedOrigins;
+use crate::cors::{AllowedOrigins, CorsFields, Methods, Names};
+use crate::credential_headers::CookieName;
 use crate::origin::{self, Origin};
 use crate::settings::{Reader, Variables};
 use crate::url;
@@ -61,6 +62,10 @@ pub(crate) struct Config {
     pub(crate) identity_headers: IdentityHeaders,
     /// Which pages of other origins may read responses.
     pub(crate) allowed_origins: AllowedOrigins,
+    /// What these pages may send and read.
+    pub(crate) cors_fields: CorsFields,
+    /// The cookie that carries a user's token.
+    pub(crate) token_cookie: CookieName,
     /// The keys that verify users' tokens, if there is a shared secret.
     pub(crate) token_keys: Keys,
     /// The URL of the issuer's key set, if there is one.
@@ -162,6 +167,8 @@ impl Config {
             ],
         );
         let allowed_origins = reader.parsed("CORS_ORIGINS", "*");
+        let cors_fields = reader.cors_fields();
+        let token_cookie = reader.token_cookie();
         let allow = reader.parsed("ALLOW", "").unwrap_or_default();
         let deny = reader.parsed("DENY", "").unwrap_or_default();
         let ipv6_prefix = reader.number("IPV6_PREFIX", 64, 48, 64);
@@ -198,10 +205,20 @@ impl Config {
         let assertion_key = reader.assertion_key();
         reader.misspelt();
 
-        match (routes, identity_headers, allowed_origins, assertion_key) {
-            (Some(routes), Some(identity_headers), Some(allowed_origins), Some(assertion_key))
-                if reader.errors.is_empty() =>
-            {
+        match (
+            routes,
+            identity_headers,
+            allowed_origins,
+            token_cookie,
+            assertion_key,
+        ) {
+            (
+                Some(routes),
+                Some(identity_headers),
+                Some(allowed_origins),
+                Some(token_cookie),
+                Some(assertion_key),
+            ) if reader.errors.is_empty() => {
                 let development = development && default_origin.as_ref().is_some_and(Origin::is_loopback);
                 Ok(Self {
                     default_origin,
@@ -229,6 +246,8 @@ impl Config {
                     ipv6_prefix,
                     identity_headers,
                     allowed_origins,
+                    cors_fields,
+                    token_cookie,
                     token_keys,
                     jwks_url,
                     jwks_cooldown_ms,
@@ -435,6 +454,28 @@ impl Reader<'_> {
         Some(name)
     }
 
+    fn cors_fields(&mut self) -> CorsFields {
+        let methods = self.parsed("CORS_METHODS", Methods::DEFAULT);
+        let request_headers: Option<Names> = self.parsed("CORS_REQUEST_HEADERS", "");
+        let response_headers: Option<Names> = self.parsed("CORS_RESPONSE_HEADERS", "");
+        CorsFields::new(
+            &methods.unwrap_or_default(),
+            &request_headers.unwrap_or_default(),
+            &response_headers.unwrap_or_default(),
+        )
+    }
+
+    fn token_cookie(&mut self) -> Option<CookieName> {
+        const NAME: &str = "TOKEN_COOKIE";
+        let name = match self.text(NAME) {
+            Some(name) => name,
+            None => "auth_token".to_owned(),
+        };
+        name.parse()
+            .map_err(|error| self.errors.push(format!("{NAME}: {error}")))
+            .ok()
+    }
+
     /// Claims by name or path, separated by commas or as a list.
     fn assertion_claims(&mut self) -> Vec<String> {
         const NAME: &str = "ASSERTION_CLAIMS";
@@ -531,6 +572,12 @@ mod tests {
             ("ASSERTION_CLAIMS", json!("roles,")),
             ("ASSERTION_CLAIMS", json!([1])),
             ("CORS_ORIGINS", json!(true)),
+            ("CORS_ORIGINS", json!("https://*.dev")),
+            ("CORS_METHODS", json!("get")),
+            ("CORS_REQUEST_HEADERS", json!(["X-A", "*"])),
+            ("CORS_RESPONSE_HEADERS", json!("X A")),
+            ("TOKEN_COOKIE", json!("a b")),
+            ("TOKEN_COOKIE", json!(["a"])),
             ("ORIGIN_URL", json!(1)),
             ("JWKS_URL", json!({})),
             ("JWT_SECRET", json!(12345)),

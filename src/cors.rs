@@ -18,7 +18,9 @@ pub(crate) enum AllowedOrigins {
 
 /// What is no origin of pages.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{0}` is not an origin; expected `*` alone, or scheme and host such as `https://app.example.com`")]
+#[error(
+    "`{0}` is not an origin; expected `*` alone, or scheme and host such as `https://app.example.com` or `https://*.example.com`"
+)]
 pub(crate) struct OriginError(String);
 
 impl FromStr for AllowedOrigins {
@@ -38,17 +40,42 @@ impl FromStr for AllowedOrigins {
     }
 }
 
-/// An origin as browsers write it (RFC 6454, section 6.2). `null`, that of every sandboxed frame, is none.
+const WILDCARD: &str = "https://*.";
+
+/// An origin, or with [`WILDCARD`] at its start the origins with one more label.
 fn listed(text: &str) -> Result<String, OriginError> {
     let wrong = || OriginError(text.to_owned());
-    let uri: Uri = text.parse().map_err(|_| wrong())?;
-    let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
-        return Err(wrong());
+    let Some(rest) = text.strip_prefix(WILDCARD) else {
+        return exact(text).ok_or_else(wrong);
     };
+    // A whole top-level domain is always a mistake.
+    let domain = exact(&format!("https://{rest}")).filter(|origin| origin.contains('.'));
+    let domain = domain.ok_or_else(wrong)?;
+    Ok(domain.replacen("https://", WILDCARD, 1))
+}
+
+/// Whether a listed origin has a wildcard that stands for a label of this origin.
+fn has_wildcard_for(listed: &str, origin: &str) -> bool {
+    let label = listed
+        .strip_prefix("https://*")
+        .and_then(|domain| origin.strip_prefix("https://")?.strip_suffix(domain));
+    let is_label = |label: &str| {
+        !label.is_empty()
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+    };
+    label.is_some_and(is_label)
+}
+
+/// An origin as browsers write it (RFC 6454, section 6.2). `null`, that of every sandboxed frame, is none.
+fn exact(text: &str) -> Option<String> {
+    let uri: Uri = text.parse().ok()?;
+    let (scheme, authority) = (uri.scheme_str()?, uri.authority()?);
     let has_more = uri.path_and_query().is_some_and(|path| path != "/") || text.contains(['#', '@', '*']);
     let has_no_port = authority.as_str() == authority.host();
     if has_more || authority.host().is_empty() || !has_no_port && authority.port_u16().is_none() {
-        return Err(wrong());
+        return None;
     }
     let usual_port = match scheme {
         "http" => Some(80),
@@ -60,7 +87,7 @@ fn listed(text: &str) -> Result<String, OriginError> {
         Some(port) => format!("{scheme}://{host}:{port}"),
         None => format!("{scheme}://{host}"),
     };
-    Ok(origin.to_ascii_lowercase())
+    Some(origin.to_ascii_lowercase())
 }
 
 /// What a page may do.
@@ -81,12 +108,12 @@ impl AllowedOrigins {
                 credentials: false,
             },
             Self::Listed(origins) => {
-                let listed = origins
-                    .iter()
-                    .any(|listed| listed == &origin.to_ascii_lowercase());
+                let origin = origin.to_ascii_lowercase();
+                // No page's origin contains an asterisk.
+                let is_listed = !origin.contains('*') && origins.contains(&origin);
                 Access {
-                    read: listed,
-                    credentials: listed,
+                    read: is_listed || origins.iter().any(|listed| has_wildcard_for(listed, &origin)),
+                    credentials: is_listed,
                 }
             }
         }
@@ -94,34 +121,113 @@ impl AllowedOrigins {
 }
 
 /// Response headers that scripts may read, in addition to the safelisted ones.
-pub(crate) const EXPOSED: &str =
+const EXPOSED: &str =
     "RateLimit, RateLimit-Policy, Retry-After, Location, X-Request-Id, Server-Timing, WWW-Authenticate";
-
-/// Methods that a preflight allows.
-pub(crate) const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE";
 
 /// Request headers that a preflight allows to pages of any origin.
 const REQUEST_HEADERS: &str = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, \
     If-Match, If-None-Match, Cache-Control, Traceparent, Tracestate, Weir-Job-Token, Weir-Priority, Weir-Run-At";
 
+/// Names of headers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Names(Vec<String>);
+
+/// Methods in upper case.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Methods(Vec<String>);
+
+impl Methods {
+    pub(crate) const DEFAULT: &'static str = "GET, HEAD, POST, PUT, PATCH, DELETE";
+}
+
+/// A text that is not a name.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{name}` is not {expected}")]
+pub(crate) struct NameError {
+    name: String,
+    expected: &'static str,
+}
+
+/// Names separated by commas.
+fn names(text: &str, is_valid: fn(&str) -> bool, expected: &'static str) -> Result<Vec<String>, NameError> {
+    text.split(',')
+        .map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .map(|name| {
+            if is_valid(&name) {
+                Ok(name)
+            } else {
+                Err(NameError { name, expected })
+            }
+        })
+        .collect()
+}
+
+impl FromStr for Names {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let is_valid = |name: &str| is_name(name) && !name.contains('*');
+        names(text, is_valid, "a header; expected names such as `X-Total-Count`").map(Self)
+    }
+}
+
+impl FromStr for Methods {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let is_valid = |name: &str| name.bytes().all(|byte| byte.is_ascii_uppercase());
+        names(text, is_valid, "a method; expected methods such as `GET, POST`").map(Self)
+    }
+}
+
+/// The methods and headers that pages of other origins may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CorsFields {
+    /// Methods that a preflight allows.
+    pub(crate) methods: String,
+    /// Request headers that a preflight allows.
+    request_headers: String,
+    /// Response headers that scripts may read.
+    pub(crate) exposed: String,
+}
+
 /// How many requested headers are allowed in addition, and how long their names may be.
 const MAX_REQUESTED: usize = 32;
 const MAX_NAME_BYTES: usize = 64;
 
-/// The request headers that a preflight allows. `requested` are those that a page of a listed origin asks for: libraries
-/// add headers of their own, such as `baggage` and `sentry-trace`, and the page would fail without them. The edge forwards
-/// none that it would not forward anyway.
-pub(crate) fn request_headers(requested: &str) -> String {
-    let mut allowed = REQUEST_HEADERS.to_owned();
-    let names = requested
-        .split(',')
-        .map(str::trim)
-        .filter(|name| name.len() <= MAX_NAME_BYTES && is_name(name));
-    for name in names.take(MAX_REQUESTED) {
-        allowed.push_str(", ");
-        allowed.push_str(name);
+impl CorsFields {
+    /// These methods, and these headers in addition to the default ones.
+    pub(crate) fn new(methods: &Methods, request_headers: &Names, response_headers: &Names) -> Self {
+        let with = |default: &str, more: &Names| {
+            let more = more.0.iter().map(String::as_str);
+            std::iter::once(default)
+                .chain(more)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        Self {
+            methods: methods.0.join(", "),
+            request_headers: with(REQUEST_HEADERS, request_headers),
+            exposed: with(EXPOSED, response_headers),
+        }
     }
-    allowed
+
+    /// The request headers that a preflight allows. `requested` are those that a page of a listed origin asks for.
+    /// Libraries add headers such as `baggage` and `sentry-trace`, and the page would fail without them. The edge
+    /// forwards only those that it would forward anyway.
+    pub(crate) fn request_headers(&self, requested: &str) -> String {
+        let mut allowed = self.request_headers.clone();
+        let names = requested
+            .split(',')
+            .map(str::trim)
+            .filter(|name| name.len() <= MAX_NAME_BYTES && is_name(name));
+        for name in names.take(MAX_REQUESTED) {
+            allowed.push_str(", ");
+            allowed.push_str(name);
+        }
+        allowed
+    }
 }
 
 #[cfg(test)]
@@ -154,7 +260,53 @@ mod tests {
     }
 
     #[test]
+    fn a_wildcard_stands_for_one_label_over_https_and_allows_no_cookies() {
+        let listed = "https://*.Pages.dev, https://*.app.example.com:8443/,https://pr-1.pages.dev";
+        for (origin, may) in [
+            ("https://site.pages.dev", (true, false)),
+            ("https://Site-2.pages.dev", (true, false)),
+            ("https://a.app.example.com:8443", (true, false)),
+            ("https://pr-1.pages.dev", (true, true)),
+            ("https://pages.dev", (false, false)),
+            ("https://.pages.dev", (false, false)),
+            ("https://a.b.pages.dev", (false, false)),
+            ("http://site.pages.dev", (false, false)),
+            ("https://site.pages.dev:8443", (false, false)),
+            ("https://site.pages.dev.evil.example", (false, false)),
+            ("https://evilpages.dev", (false, false)),
+            ("https://evil.example/.pages.dev", (false, false)),
+            ("https://evil.example#.pages.dev", (false, false)),
+            ("https://a@b.pages.dev", (false, false)),
+            ("https://*.pages.dev", (false, false)),
+            ("https://a.app.example.com", (false, false)),
+        ] {
+            assert_eq!(access(listed, origin), may, "{origin}");
+        }
+    }
+
+    #[test]
+    fn settings_add_headers_and_replace_methods() {
+        let fields = CorsFields::new(
+            &"GET, QUERY".parse().unwrap(),
+            &"X-Api-Key".parse().unwrap(),
+            &"X-Total-Count, Link".parse().unwrap(),
+        );
+        assert_eq!(fields.methods, "GET, QUERY");
+        assert_eq!(
+            fields.request_headers("a"),
+            format!("{REQUEST_HEADERS}, X-Api-Key, a")
+        );
+        assert_eq!(fields.exposed, format!("{EXPOSED}, X-Total-Count, Link"));
+        for wrong in ["*", "X A", "é", "a:b"] {
+            assert!(wrong.parse::<Names>().is_err(), "{wrong}");
+        }
+        assert!("get".parse::<Methods>().is_err());
+    }
+
+    #[test]
     fn requested_headers_are_allowed_when_they_are_names_and_few() {
+        let fields = CorsFields::new(&Methods::default(), &Names::default(), &Names::default());
+        let request_headers = |requested: &str| fields.request_headers(requested);
         let long = "a".repeat(MAX_NAME_BYTES + 1);
         let allowed = request_headers(&format!("baggage, x:y,\"q\",a b,,é, {long},x-ok"));
         assert_eq!(allowed, format!("{REQUEST_HEADERS}, baggage, x-ok"));
@@ -188,7 +340,13 @@ mod tests {
             "https://",
             "https://app.example.com:",
             "https://app.example.com:99999",
-            "https://*.example.com/",
+            "http://*.example.com",
+            "https://*.com",
+            "https://*example.com",
+            "https://*.*.example.com",
+            "https://a.*.example.com",
+            "https://*.example.com/path",
+            "https://*.",
             "*",
         ] {
             let listed = format!("https://other.example.com,{wrong}");

@@ -1,9 +1,31 @@
 //! Tokens in the headers of a request, as anybody may write them.
 
+use std::str::FromStr;
+
+use thiserror::Error;
+use weir_policy::header::is_name;
 use weir_policy::token::SERVICE_KEY_PREFIX;
 
-/// The cookie that carries a token for pages.
-const COOKIE: &str = "auth_token";
+/// The name of the cookie that carries a token for pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CookieName(String);
+
+/// A text that is not the name of a cookie.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{0}` is not the name of a cookie; expected a name such as `auth_token`")]
+pub(crate) struct CookieNameError(String);
+
+impl FromStr for CookieName {
+    type Err = CookieNameError;
+
+    fn from_str(text: &str) -> Result<Self, CookieNameError> {
+        if is_name(text) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(CookieNameError(text.to_owned()))
+        }
+    }
+}
 
 /// The token of an `Authorization` header with the scheme Bearer (RFC 6750).
 pub(crate) fn bearer(authorization: &str) -> Option<&str> {
@@ -22,11 +44,11 @@ pub(crate) fn is_service_key(token: &str) -> bool {
 
 /// The token in a `Cookie` header. Two cookies of the name count as none: a sibling subdomain may have set one of them,
 /// and the header does not say which.
-pub(crate) fn cookie(cookies: &str) -> Option<&str> {
+pub(crate) fn cookie<'a>(cookies: &'a str, name: &CookieName) -> Option<&'a str> {
     let mut tokens = cookies
         .split(';')
         .filter_map(|pair| pair.trim().split_once('='))
-        .filter(|(name, _)| *name == COOKIE)
+        .filter(|(other, _)| *other == name.0)
         .map(|(_, value)| value.trim().trim_matches('"'));
     let token = tokens.next()?;
     (tokens.next().is_none() && !token.is_empty()).then_some(token)
@@ -35,6 +57,10 @@ pub(crate) fn cookie(cookies: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn name(text: &str) -> CookieName {
+        text.parse().unwrap()
+    }
 
     #[test]
     fn the_bearer_scheme_is_case_insensitive() {
@@ -64,6 +90,7 @@ mod tests {
 
     #[test]
     fn the_cookie_name_must_match_exactly() {
+        let cookie = |cookies| cookie(cookies, &name("auth_token"));
         assert_eq!(cookie("theme=dark; auth_token=a.b.c; x=y"), Some("a.b.c"));
         assert_eq!(cookie("auth_token=\"a.b.c\""), Some("a.b.c"));
         for other in [
@@ -80,6 +107,15 @@ mod tests {
 
     #[test]
     fn two_cookies_of_the_name_count_as_none() {
-        assert_eq!(cookie("auth_token=a; auth_token=b"), None);
+        let cookies = "auth_token=a; auth_token=b; __Host-token=c";
+        assert_eq!(cookie(cookies, &name("auth_token")), None);
+        assert_eq!(cookie(cookies, &name("__Host-token")), Some("c"));
+    }
+
+    #[test]
+    fn a_cookie_name_is_one_token() {
+        for wrong in ["", "a b", "a=b", "a;b", "a,b", "\"a\""] {
+            assert!(wrong.parse::<CookieName>().is_err(), "{wrong}");
+        }
     }
 }

@@ -18,7 +18,6 @@ use crate::caller::{CredentialHeaders, Credentials, SERVICE_KEY, Unverifiable, c
 use crate::clock;
 use crate::config::{Config, EnforcementMode, Unmatched};
 use crate::context::RequestContext;
-use crate::cors;
 use crate::events::Event;
 use crate::forward::{self, Forwarded, Outgoing};
 use crate::glue::{self, HeaderChanges, Lines, Names};
@@ -469,16 +468,17 @@ fn preflight(
 ) -> Result<Response, JsValue> {
     let mut fields = fields(context, origin);
     let access = origin.map(|origin| context.config.allowed_origins.access(origin));
+    let allowed = &context.config.cors_fields;
     let requested = requested_headers.filter(|_| access.is_some_and(|access| access.credentials));
     fields
         .append(
             "vary",
             "Access-Control-Request-Method, Access-Control-Request-Headers",
         )
-        .set("access-control-allow-methods", cors::METHODS)
+        .set("access-control-allow-methods", &allowed.methods)
         .set(
             "access-control-allow-headers",
-            &cors::request_headers(requested.unwrap_or_default()),
+            &allowed.request_headers(requested.unwrap_or_default()),
         )
         .set("access-control-max-age", "7200");
     response::empty(204, &fields)
@@ -494,9 +494,10 @@ fn fields(context: &RequestContext<'_>, origin: Option<&str>) -> HeaderChanges {
     let Some(origin) = origin else { return fields };
     let access = context.config.allowed_origins.access(origin);
     if access.read {
-        fields
-            .set("access-control-allow-origin", origin)
-            .set("access-control-expose-headers", cors::EXPOSED);
+        fields.set("access-control-allow-origin", origin).set(
+            "access-control-expose-headers",
+            &context.config.cors_fields.exposed,
+        );
     }
     if access.credentials {
         fields.set("access-control-allow-credentials", "true");

@@ -11,7 +11,7 @@ use crate::bindings::Bindings;
 use crate::glue;
 
 /// All settings of the edge.
-pub(crate) const SETTINGS: [&str; 39] = [
+pub(crate) const SETTINGS: [&str; 43] = [
     "ACCESS_LOG",
     "ALLOW",
     "ANON_ALGORITHM",
@@ -22,7 +22,10 @@ pub(crate) const SETTINGS: [&str; 39] = [
     "ANON_WINDOW",
     "ASSERTION_CLAIMS",
     "CLIENT_IP_SOURCE",
+    "CORS_METHODS",
     "CORS_ORIGINS",
+    "CORS_REQUEST_HEADERS",
+    "CORS_RESPONSE_HEADERS",
     "COUNTER_SHARDS",
     "COUNTER_TIMEOUT_MS",
     "DENY",
@@ -46,6 +49,7 @@ pub(crate) const SETTINGS: [&str; 39] = [
     "ORIGIN_URL",
     "REPORT_INTERVAL_MS",
     "ROUTES",
+    "TOKEN_COOKIE",
     "UNMATCHED",
     "UPLOAD_TIMEOUT_MS",
     "USER_LIMIT",
@@ -57,10 +61,13 @@ pub(crate) const SETTINGS: [&str; 39] = [
 pub(crate) const SECRETS: [&str; 2] = ["EDGE_SECRET", "JWT_SECRET"];
 
 /// Settings whose names are common elsewhere. Other code in the same Worker may have a variable of nearly the same name.
-const COMMON: [&str; 16] = [
+const COMMON: [&str; 20] = [
     "ACCESS_LOG",
     "ALLOW",
+    "CORS_METHODS",
     "CORS_ORIGINS",
+    "CORS_REQUEST_HEADERS",
+    "CORS_RESPONSE_HEADERS",
     "DENY",
     "DEVELOPMENT",
     "EDGE_SECRET",
@@ -71,6 +78,7 @@ const COMMON: [&str; 16] = [
     "ORIGINS",
     "ORIGIN_URL",
     "ROUTES",
+    "TOKEN_COOKIE",
     "UNMATCHED",
     "USER_LIMIT",
     "USER_WINDOW",

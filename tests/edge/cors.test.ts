@@ -1,5 +1,7 @@
 import assert from "node:assert/strict";
+import { randomUUID } from "node:crypto";
 import { after, test } from "node:test";
+import { tokenFor } from "../harness/identity.ts";
 import { startOrigin } from "./origin.ts";
 import { costs, startEdge } from "./workerd.ts";
 
@@ -123,4 +125,67 @@ test("a preflight allows the headers that a page of a listed origin asks for", a
   assert.ok(many.split(",").length <= 80, String(many.split(",").length));
   const long = await allowed(`x-${"a".repeat(200)},baggage`);
   assert.ok(long.includes("baggage") && !long.includes("x-aa"));
+});
+
+test("a wildcard stands for one label, and settings choose methods and headers", async () => {
+  const listed = await startEdge(
+    { after },
+    {
+      originUrl: origin.url,
+      secrets: origin.secrets,
+      vars: {
+        CORS_ORIGINS: ["https://app.example", "https://*.pages.dev"],
+        CORS_METHODS: "GET, QUERY",
+        CORS_REQUEST_HEADERS: ["X-Api-Key"],
+        CORS_RESPONSE_HEADERS: "X-Total-Count",
+      },
+    },
+  );
+  const ask = listed.from("203.0.113.36");
+  const fields = (answer: Response): (string | null)[] => [
+    answer.headers.get("access-control-allow-origin"),
+    answer.headers.get("access-control-allow-credentials"),
+  ];
+  for (const [page, expected] of [
+    ["https://app.example", ["https://app.example", "true"]],
+    ["https://preview-1.pages.dev", ["https://preview-1.pages.dev", null]],
+    ["https://a.b.pages.dev", [null, null]],
+    ["https://pages.dev", [null, null]],
+    ["http://preview-1.pages.dev", [null, null]],
+    ["https://preview-1.pages.dev.evil.example", [null, null]],
+  ] as const)
+    assert.deepEqual(fields(await ask("/api/usage", { headers: { origin: page } })), expected, page);
+
+  const allowed = await ask("/api/usage", {
+    method: "OPTIONS",
+    headers: {
+      origin: "https://preview-1.pages.dev",
+      "access-control-request-method": "QUERY",
+      "access-control-request-headers": "x-api-key, x-other",
+    },
+  });
+  assert.equal(allowed.headers.get("access-control-allow-methods"), "GET, QUERY");
+  assert.match(allowed.headers.get("access-control-allow-headers") ?? "", /^Authorization, .*, X-Api-Key$/);
+  const answer = await ask("/api/usage", { headers: { origin: "https://preview-1.pages.dev" } });
+  assert.match(answer.headers.get("access-control-expose-headers") ?? "", /^RateLimit, .*, X-Total-Count$/);
+});
+
+test("a page of a wildcard's origin cannot use the user's cookie", async () => {
+  const listed = await startEdge(
+    { after },
+    {
+      originUrl: origin.url,
+      secrets: origin.secrets,
+      vars: { CORS_ORIGINS: "https://app.example, https://*.pages.dev", TOKEN_COOKIE: "__Host-token" },
+    },
+  );
+  const user = randomUUID();
+  const token = await tokenFor(origin.secrets.jwt, user);
+  const subject = async (page: string, cookie: string): Promise<unknown> => {
+    await listed.from("203.0.113.37")("/api/usage", { headers: { origin: page, cookie } });
+    return origin.last().claims.sub;
+  };
+  assert.equal(await subject("https://app.example", `theme=dark; __Host-token=${token}`), user);
+  assert.equal(await subject("https://app.example", `auth_token=${token}`), undefined, "the default name");
+  assert.equal(await subject("https://other.pages.dev", `__Host-token=${token}`), undefined);
 });
