@@ -37,7 +37,7 @@ const checks: Record<string, Check> = {
   types: {
     remedy: "correct the types that tsc reports above",
     run: async () => {
-      const folders = [".", "www"];
+      const folders = [".", "www", join("clients", "typescript")];
       // The benchmark installs its packages on its first run.
       if (existsSync(join(root, "bench", "edge", "node_modules"))) folders.push(join("bench", "edge"));
       let failed = 0;

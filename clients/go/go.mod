@@ -1,4 +1,4 @@
-module weir
+module github.com/weir-queue/weir/clients/go
 
 go 1.26.0
 

@@ -1,7 +1,7 @@
-// Package weir submits jobs to Weir and settles them, in transactions of the caller's own, beside River's client for Go.
+// Package weir submits jobs to Weir and settles them, in your own transactions, together with River's client for Go.
 //
-// A job that is submitted is there when, and only when, the caller commits; so is what a worker writes and the completion
-// of its job. Limits hold across all programs and languages, since the database decides.
+// A submitted job exists if and only if your transaction commits. The same holds for what a worker writes and the
+// completion of its job. Limits hold across all programs and languages, because the database decides.
 package weir
 
 import (
@@ -13,57 +13,58 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 )
 
-// ErrFencedOut says that another worker has the job by now: roll back what this attempt did.
-var ErrFencedOut = errors.New("weir: the job was taken back, and this attempt's work is dropped")
+// ErrFencedOut means that another worker has the job. Roll back what this attempt wrote.
+var ErrFencedOut = errors.New("weir: the job was taken over, so this attempt's work is rolled back")
 
 // Client calls Weir's functions. The zero value finds them by the search_path.
 type Client struct {
-	// Schema is Weir's, as WEIR_SCHEMA has it.
+	// Schema is the schema of Weir's tables: WEIR_SCHEMA.
 	Schema string
 }
 
-// Quota is what a plan allows in a billing period and what of it is taken. A nil Limit is unlimited.
+// Quota is the quota of a billing period. A nil Limit is unlimited.
 type Quota struct {
 	Used     int64  `json:"used"`
 	Reserved int64  `json:"reserved"`
 	Limit    *int64 `json:"limit"`
-	// Ceiling is beyond the limit, and up to it jobs are accepted; nil is not at all.
+	// Ceiling is the amount above the limit up to which jobs are accepted, as overage; nil if there is none.
 	Ceiling *int64 `json:"ceiling"`
-	// Overage is what is taken beyond the limit.
+	// Overage is the amount above the limit.
 	Overage   int64     `json:"overage"`
 	Remaining *int64    `json:"remaining"`
 	ResetAt   time.Time `json:"reset_at"`
-	// Windows are those without room, when there is none.
+	// Windows are the full windows, if the quota has no room.
 	Windows []WindowQuota `json:"windows,omitempty"`
 }
 
-// WindowQuota is a window that has no room.
+// WindowQuota is a window without room.
 type WindowQuota struct {
 	// Window is month, day, hour or minute.
 	Window string `json:"window"`
 	Quota
 }
 
-// Job is what is submitted.
+// Job is a job to submit.
 type Job struct {
-	// Subject names whom it is counted against, as the subject of a token does.
+	// Subject identifies the user, as the subject of a token does.
 	Subject string
 	// Service is the name in weir.toml.
 	Service string
-	// Args are encoded as a JSON object.
+	// Args is encoded as a JSON object.
 	Args any
-	// Amount is what the job may use at most; nil leaves it to the service.
+	// Amount is the most that the job may use. Nil: set by the service.
 	Amount *int64
-	// IdempotencyKey makes the same submission within 24 hours the same job.
+	// IdempotencyKey makes the same submission within 24 hours return the same job.
 	IdempotencyKey string
-	// RunAt is when the job is to run; zero is at once.
+	// RunAt is when the job runs. Zero: now.
 	RunAt time.Time
-	// Priority is from 1, the first, to 4; zero is 1.
+	// Priority is 1, the first, to 4. Zero: 1.
 	Priority int
 }
 
@@ -71,12 +72,12 @@ type Job struct {
 type Submitted struct {
 	// Outcome is admitted, parked, repeated, folded, over_quota, too_large, too_many_waiting or key_reused.
 	Outcome string
-	// JobID is River's; nil when nothing was accepted.
+	// JobID is River's id of the job; nil if nothing was accepted.
 	JobID *int64
 	Quota *Quota
 }
 
-// Accepted tells whether there is a job.
+// Accepted reports whether there is a job.
 func (s Submitted) Accepted() bool { return s.JobID != nil }
 
 func (c Client) function(name string) string {
@@ -90,7 +91,7 @@ func (c Client) function(name string) string {
 func (c Client) SubmitTx(ctx context.Context, tx pgx.Tx, job Job) (Submitted, error) {
 	args, err := json.Marshal(job.Args)
 	if err != nil {
-		return Submitted{}, fmt.Errorf("weir: the arguments are no JSON: %w", err)
+		return Submitted{}, fmt.Errorf("weir: cannot encode the arguments as JSON: %w", err)
 	}
 	options := map[string]any{}
 	if job.IdempotencyKey != "" {
@@ -102,27 +103,33 @@ func (c Client) SubmitTx(ctx context.Context, tx pgx.Tx, job Job) (Submitted, er
 	if job.Priority != 0 {
 		options["priority"] = job.Priority
 	}
+	encoded, err := json.Marshal(options)
+	if err != nil {
+		return Submitted{}, fmt.Errorf("weir: cannot encode the options as JSON: %w", err)
+	}
+	// JSON as text also works with pgx's simple protocol.
 	var submitted Submitted
-	sql := "SELECT outcome, job_id, quota FROM " + c.function("weir_submit") + "($1, $2, $3, $4, $5)"
-	err = tx.QueryRow(ctx, sql, job.Subject, job.Service, json.RawMessage(args), job.Amount, options).
+	sql := "SELECT outcome, job_id, quota FROM " + c.function("weir_submit") + "($1, $2, $3::jsonb, $4::bigint, $5::jsonb)"
+	err = tx.QueryRow(ctx, sql, job.Subject, job.Service, string(args), job.Amount, string(encoded)).
 		Scan(&submitted.Outcome, &submitted.JobID, &submitted.Quota)
 	return submitted, err
 }
 
-// CompleteTx completes an attempt inside the transaction: charges the job, frees its slot and gives it on. A nil used
-// charges all that was reserved. It returns what was charged, or ErrFencedOut.
+// CompleteTx completes an attempt inside the transaction: it charges the job and passes its slot on. A nil used charges
+// all that was reserved. It returns what was charged, or ErrFencedOut.
 func (c Client) CompleteTx(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, output any, used *int64) (int64, error) {
-	// What pgx is given as text it takes for JSON that is made already.
-	var made json.RawMessage
+	var made *string
 	if output != nil {
-		var err error
-		if made, err = json.Marshal(output); err != nil {
-			return 0, fmt.Errorf("weir: the output is no JSON: %w", err)
+		encoded, err := json.Marshal(output)
+		if err != nil {
+			return 0, fmt.Errorf("weir: cannot encode the output as JSON: %w", err)
 		}
+		text := string(encoded)
+		made = &text
 	}
 	var outcome string
 	var charged int64
-	sql := "SELECT outcome, charged FROM " + c.function("weir_complete") + "($1, $2, $3, $4, $5)"
+	sql := "SELECT outcome, charged FROM " + c.function("weir_complete") + "($1, $2, $3::jsonb, $4::bigint, $5::timestamptz)"
 	if err := tx.QueryRow(ctx, sql, job.ID, job.Attempt, made, used, job.CreatedAt).Scan(&outcome, &charged); err != nil {
 		return 0, err
 	}
@@ -132,15 +139,15 @@ func (c Client) CompleteTx(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow
 	return charged, nil
 }
 
-// FailTx records a failed attempt inside the transaction; a zero retryAt leaves the time to the service's policy. The
-// outcome is retry, discarded or cancelled.
+// FailTx records a failed attempt inside the transaction, and frees its slot. With a zero retryAt, the service's retry
+// policy sets the time. The outcome is retry, discarded or cancelled. After it, the worker must return an error.
 func (c Client) FailTx(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, failure error, retryAt time.Time) (string, error) {
 	var at *time.Time
 	if !retryAt.IsZero() {
 		at = &retryAt
 	}
 	var outcome string
-	sql := "SELECT " + c.function("weir_fail") + "($1, $2, $3, $4, $5)"
+	sql := "SELECT " + c.function("weir_fail") + "($1, $2, $3, $4::timestamptz, $5::timestamptz)"
 	if err := tx.QueryRow(ctx, sql, job.ID, job.Attempt, storable(failure.Error()), at, job.CreatedAt).Scan(&outcome); err != nil {
 		return "", err
 	}
@@ -150,10 +157,10 @@ func (c Client) FailTx(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, fa
 	return outcome, nil
 }
 
-// Progress says how far an attempt is, from 0 to 1, or returns ErrFencedOut. Call it outside of the job's transaction:
-// nobody sees it before a commit.
+// Progress records the progress of an attempt, from 0 to 1, or returns ErrFencedOut. Others see it at once, because it
+// runs outside the job's transaction.
 func (c Client) Progress(ctx context.Context, pool *pgxpool.Pool, job *rivertype.JobRow, fraction float64, message string) error {
-	sql := "SELECT " + c.function("weir_progress") + "($1, $2, $3, $4, $5)"
+	sql := "SELECT " + c.function("weir_progress") + "($1, $2, $3::float8, $4, $5::timestamptz)"
 	var outcome string
 	if err := pool.QueryRow(ctx, sql, job.ID, job.Attempt, fraction, message, job.CreatedAt).Scan(&outcome); err != nil {
 		return err
@@ -164,10 +171,10 @@ func (c Client) Progress(ctx context.Context, pool *pgxpool.Pool, job *rivertype
 	return nil
 }
 
-// ExtendTx reserves more for a job that runs. False is over the quota, and changes nothing.
+// ExtendTx reserves more for a running job. It returns false and changes nothing if that is over the quota.
 func (c Client) ExtendTx(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, more int64) (bool, error) {
 	var outcome string
-	sql := "SELECT outcome FROM " + c.function("weir_extend") + "($1, $2, $3, $4)"
+	sql := "SELECT outcome FROM " + c.function("weir_extend") + "($1, $2, $3, $4::timestamptz)"
 	if err := tx.QueryRow(ctx, sql, job.ID, job.Attempt, more, job.CreatedAt).Scan(&outcome); err != nil {
 		return false, err
 	}
@@ -177,14 +184,11 @@ func (c Client) ExtendTx(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, 
 	return outcome == "extended", nil
 }
 
-// Work does a River job in a transaction in which it is also completed: what `do` writes, the charge and the completion are
-// there together or not at all. Call it in a worker's Work, and return what it returns. A failure of `do` is recorded with
-// Weir, so that the slot is free at once and the retry has one before it runs; River's own errors (cancel, snooze) and the
-// end of ctx are left to River.
+// Work runs a River job in a transaction that also completes it: what `do` writes, the charge and the completion are
+// committed together. Call it in a worker's Work method, and return its result.
 //
-// River reports how an attempt ended a while after it did, to whatever attempt at the job runs by then. A success would
-// complete that one without its work, so that everything but a completion is returned as a failure: River changes nothing
-// where nothing runs, and has another attempt tried again.
+// River records a failure of `do`, so the worker's NextRetry and the client's RetryPolicy and ErrorHandler apply. Weir
+// frees the slot within about a tenth of a second.
 func Work[T river.JobArgs](ctx context.Context, c Client, pool *pgxpool.Pool, job *river.Job[T],
 	do func(ctx context.Context, tx pgx.Tx) (output any, used *int64, err error)) error {
 	failure := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -195,26 +199,45 @@ func Work[T river.JobArgs](ctx context.Context, c Client, pool *pgxpool.Pool, jo
 		_, err = c.CompleteTx(ctx, tx, job.JobRow, output, used)
 		return err
 	})
-	var cancel *river.JobCancelError
-	var snooze *river.JobSnoozeError
-	if failure == nil || ctx.Err() != nil || errors.Is(failure, ErrFencedOut) ||
-		errors.As(failure, &cancel) || errors.As(failure, &snooze) {
-		return failure
+	if failure == nil {
+		return nil
 	}
-	// Where Weir cannot record it, River does.
-	_ = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		_, err := c.FailTx(ctx, tx, job.JobRow, failure, time.Time{})
-		return err
-	})
 	return recordable{failure}
 }
 
-// storable returns the text without what PostgreSQL cannot store: NUL, and bytes that are no UTF-8.
+// KeepAlive sends a heartbeat of a River client every two seconds until ctx ends. Without it, the jobs of a killed
+// process run again after an hour. With it, they run again within 15 seconds, and a process that cannot reach the
+// database for 10 seconds loses its jobs. The client's id has letters, digits, '.', '_' and '-' only, as River's own ids
+// have. End ctx after the client has stopped.
+//
+// It runs in the caller's goroutine, over a connection of the pool.
+func (c Client) KeepAlive(ctx context.Context, pool *pgxpool.Pool, clientID string) error {
+	ticker := time.NewTicker(2 * time.Second)
+	defer ticker.Stop()
+	sql := "SELECT " + c.function("weir_heartbeat") + "($1)"
+	for {
+		var jobs int
+		err := pool.QueryRow(ctx, sql, clientID).Scan(&jobs)
+		var refused *pgconn.PgError
+		// The next heartbeat repeats one that a lost connection prevented.
+		if errors.As(err, &refused) && (refused.Code == "22023" || refused.Code == "42501" || refused.Code == "42883") {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// storable returns the text without what PostgreSQL cannot store: NUL, and bytes that are not UTF-8.
 func storable(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "")
 }
 
-// recordable is a failure that River can record: it does so together with those of other jobs, and would with none.
+// recordable is a failure that River can record. River records failures of several jobs in one statement, so text that
+// PostgreSQL cannot store would fail all of them.
 type recordable struct{ error }
 
 func (failure recordable) Error() string { return storable(failure.error.Error()) }

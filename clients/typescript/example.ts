@@ -23,6 +23,12 @@ async function place(subject: string, number: number): Promise<boolean> {
   }
 }
 
+// Programs that start together would create the tables twice.
+await sql.begin(async (transaction) => {
+  await transaction`SELECT pg_advisory_xact_lock(17)`;
+  await transaction`CREATE TABLE IF NOT EXISTS orders (number int NOT NULL)`;
+  await transaction`CREATE TABLE IF NOT EXISTS results (number int NOT NULL)`;
+});
 const [command, ...rest] = process.argv.slice(2);
 if (command === "order") {
   const count = Number(rest[1]);

@@ -1,35 +1,39 @@
-// Submits jobs to Weir and works them, in transactions of the caller's own (the package `postgres`).
+// Submits jobs to Weir and works them, in your own transactions (the package `postgres`).
 //
-// A job that is submitted is there when, and only when, the caller commits; so is what a worker writes and the completion
-// of its job. Limits hold across all programs and languages, since the database decides.
+// A submitted job exists if and only if your transaction commits. The same holds for what a worker writes and the
+// completion of its job. Limits hold across all programs and languages, because the database decides.
 
+import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
-import type { JSONValue, Sql, TransactionSql } from "postgres";
+import postgres, { type Sql, type TransactionSql } from "postgres";
 
-/** Another worker has the job by now: what this attempt did is rolled back. */
+/** A JSON value. */
+export type Json = null | string | number | boolean | Json[] | { [member: string]: Json };
+
+/** Another worker has the job. What this attempt wrote is rolled back. */
 export class FencedOut extends Error {}
 
-/** What a plan allows in a billing period, and what of it is taken; null is unlimited. */
+/** The quota of a billing period. A null limit is unlimited. */
 export interface Quota {
   used: number;
   reserved: number;
   limit: number | null;
-  /** Beyond the limit, up to which jobs are accepted; null is not at all. */
+  /** The amount above the limit up to which jobs are accepted, as overage; null if there is none. */
   ceiling: number | null;
-  /** What is taken beyond the limit. */
+  /** The amount above the limit. */
   overage: number;
   remaining: number | null;
   reset_at: string;
-  /** When there is no room: the windows without any. */
+  /** The full windows, if the quota has no room. */
   windows?: WindowQuota[];
 }
 
-/** A window that has no room. */
+/** A window without room. */
 export interface WindowQuota extends Omit<Quota, "windows"> {
   window: "month" | "day" | "hour" | "minute";
 }
 
-/** The answer to a submission; without a job, nothing was accepted. */
+/** The answer to a submission. Without a job, nothing was accepted. */
 export interface Submitted {
   outcome:
     | "admitted"
@@ -49,29 +53,47 @@ export interface Job {
   id: string;
   attempt: number;
   kind: string;
-  args: Record<string, JSONValue>;
-  /** As text, since a `Date` has no microseconds; so is the parameter, which the driver would convert to one. */
+  args: Record<string, Json>;
+  /** As text, because a `Date` has no microseconds. */
   createdAt?: string;
 }
 
-/** How a job is to be submitted. */
+/** Options of a submission. */
 export interface Options {
-  /** What the job may use at most; the service says it otherwise. */
+  /** The most that the job may use. Default: set by the service. */
   amount?: number;
-  /** The same submission within 24 hours is the same job. */
+  /** The same submission with the same key within 24 hours returns the same job. */
   idempotencyKey?: string;
-  /** At once unless told. */
+  /** Default: now. */
   runAt?: Date;
-  /** From 1, the first, to 4. */
+  /** 1, the first, to 4. */
   priority?: 1 | 2 | 3 | 4;
 }
 
-/** What a handler made of a job. */
+/** The result of a handler. */
 export interface Made {
-  output?: JSONValue;
-  /** What it used; all that was reserved unless told. */
+  output?: Json;
+  /** What the job used. Default: all that was reserved. */
   used?: number;
 }
+
+/** Options of a worker. */
+export interface WorkOptions {
+  /** Ends the work after the current job. Default: SIGTERM and SIGINT do. */
+  signal?: AbortSignal;
+  /** The schema of River's tables. */
+  riverSchema?: string;
+  /** Milliseconds between two looks for jobs of which no notification arrives. */
+  poll?: number;
+}
+
+export type Handler = (sql: TransactionSql, job: Job) => Promise<Made>;
+
+/** Milliseconds between two heartbeats. A worker that is silent for 10 s loses its jobs. */
+const BEAT = 2000;
+
+/** Milliseconds between two attempts to reach the database again, at first and at most. */
+const PAUSES = [100, 5000] as const;
 
 /** Calls Weir's functions, in its schema or where search_path leads. */
 export class Weir {
@@ -81,132 +103,270 @@ export class Weir {
     this.#prefix = schema === undefined ? "" : `"${schema.replaceAll('"', '""')}".`;
   }
 
-  #function(sql: Sql | TransactionSql, name: string) {
-    return sql.unsafe(`${this.#prefix}${name}`);
+  /**
+   * The rows of a function. Parameters and columns travel as text, so that the `transform` and `types` of the caller's
+   * connection have no effect.
+   */
+  async #call(
+    sql: Sql | TransactionSql,
+    columns: string[],
+    name: string,
+    ...parameters: Parameter[]
+  ): Promise<(string | null)[][]> {
+    const places = parameters.map(([, type], at) => `$${at + 1}::text::${type}`);
+    const texts = columns.map((column) => `${column}::text`);
+    const query = `SELECT ${texts.join(", ")} FROM ${this.#prefix}${name}(${places.join(", ")})`;
+    const values = parameters.map(([value]) => (value === null || value === undefined ? null : String(value)));
+    const rows = (await sql.unsafe(query, values).raw()) as unknown as (Uint8Array | null)[][];
+    return rows.map((row) => row.map((value) => (value === null ? null : new TextDecoder().decode(value))));
   }
 
-  /** Submits a job inside the transaction. The user's row stays locked until it ends: commit soon. */
+  /** Submits a job inside the transaction. The user's row stays locked until it ends, so commit soon. */
   async submit(
     sql: TransactionSql,
     subject: string,
     service: string,
-    args: Record<string, JSONValue>,
+    args: Record<string, Json>,
     options: Options = {},
   ): Promise<Submitted> {
-    const told: Record<string, JSONValue> = {};
-    if (options.idempotencyKey !== undefined) told.idempotency_key = options.idempotencyKey;
-    if (options.runAt !== undefined) told.run_at = options.runAt.toISOString();
-    if (options.priority !== undefined) told.priority = options.priority;
-    const [row] = await sql`
-			SELECT outcome, job_id, quota FROM ${this.#function(sql, "weir_submit")}(
-				${subject}, ${service}, ${sql.json(args)}, ${options.amount ?? null}::bigint, ${sql.json(told)})`;
-    return { outcome: row?.outcome, jobId: row?.job_id ?? null, quota: row?.quota ?? null };
+    const chosen = {
+      idempotency_key: options.idempotencyKey,
+      run_at: options.runAt?.toISOString(),
+      priority: options.priority,
+    };
+    const [row] = await this.#call(
+      sql,
+      ["outcome", "job_id", "quota"],
+      "weir_submit",
+      [subject, "text"],
+      [service, "text"],
+      [JSON.stringify(args), "jsonb"],
+      [options.amount, "bigint"],
+      [JSON.stringify(chosen), "jsonb"],
+    );
+    const [outcome, jobId = null, quota] = row ?? [];
+    return { outcome: outcome as Submitted["outcome"], jobId, quota: quota ? JSON.parse(quota) : null };
   }
 
   /** Completes an attempt inside the transaction, and returns what was charged. */
   async complete(sql: TransactionSql, job: Job, { output, used }: Made = {}): Promise<number> {
-    const [row] = await sql`
-			SELECT outcome, charged FROM ${this.#function(sql, "weir_complete")}(
-				${job.id}, ${job.attempt}, ${output === undefined ? null : sql.json(output)}::jsonb, ${used ?? null}::bigint,
-				${job.createdAt ?? null}::text::timestamptz)`;
-    if (row?.outcome === "fenced_out") throw new FencedOut(`job ${job.id} was taken back`);
-    return Number(row?.charged);
+    const made = output === undefined ? null : JSON.stringify(output);
+    const columns = ["outcome", "charged"];
+    const [row] = await this.#call(
+      sql,
+      columns,
+      "weir_complete",
+      ...attempt(job),
+      [made, "jsonb"],
+      [used, "bigint"],
+      [job.createdAt, "timestamptz"],
+    );
+    return Number(current(job, row)[1]);
   }
 
   /** Records a failed attempt inside the transaction: retry, discarded, cancelled or fenced_out. */
   async fail(sql: TransactionSql, job: Job, error: string, retryAt?: Date): Promise<string> {
-    const [row] = await sql`
-			SELECT outcome FROM ${this.#function(sql, "weir_fail")}(
-				${job.id}, ${job.attempt}, ${storable(error)}, ${retryAt ?? null}::timestamptz,
-				${job.createdAt ?? null}::text::timestamptz)`;
-    return row?.outcome;
+    const at = retryAt?.toISOString();
+    const [row] = await this.#call(
+      sql,
+      ["outcome"],
+      "weir_fail",
+      ...attempt(job),
+      [storable(error), "text"],
+      [at, "timestamptz"],
+      [job.createdAt, "timestamptz"],
+    );
+    return row?.[0] ?? "";
   }
 
   /**
-   * Says how far an attempt is, from 0 to 1: done or fenced_out. Outside of the job's transaction: nobody sees it before a
-   * commit.
+   * Records the progress of an attempt, from 0 to 1: done or fenced_out. Call it outside the job's transaction, because
+   * others see it after a commit.
    */
   async progress(sql: Sql, job: Job, fraction: number, message?: string): Promise<string> {
-    const [row] = await sql`
-			SELECT outcome FROM ${this.#function(sql, "weir_progress")}(
-				${job.id}, ${job.attempt}, ${fraction}::float8, ${message ?? null}::text,
-				${job.createdAt ?? null}::text::timestamptz)`;
-    return row?.outcome;
+    const [row] = await this.#call(
+      sql,
+      ["outcome"],
+      "weir_progress",
+      ...attempt(job),
+      [fraction, "float8"],
+      [message, "text"],
+      [job.createdAt, "timestamptz"],
+    );
+    return row?.[0] ?? "";
   }
 
-  /** Reserves more for a job that runs. False is over the quota, and changes nothing. */
+  /** Reserves more for a running job. Returns false and changes nothing if that is over the quota. */
   async extend(sql: TransactionSql, job: Job, more: number): Promise<boolean> {
-    const [row] = await sql`
-			SELECT outcome FROM ${this.#function(sql, "weir_extend")}(
-				${job.id}, ${job.attempt}, ${more}::bigint, ${job.createdAt ?? null}::text::timestamptz)`;
-    if (row?.outcome === "fenced_out") throw new FencedOut(`job ${job.id} was taken back`);
-    return row?.outcome === "extended";
+    const parameters: Parameter[] = [...attempt(job), [more, "bigint"], [job.createdAt, "timestamptz"]];
+    const [row] = await this.#call(sql, ["outcome"], "weir_extend", ...parameters);
+    return current(job, row)[0] === "extended";
   }
 
-  /** Begins attempts at jobs that may run now. */
+  /** Starts attempts at jobs. Then call `heartbeat` every two seconds, or others get the jobs after ten. */
   async claim(sql: Sql, queue: string, worker: string, most = 1): Promise<Job[]> {
-    const rows = await sql`
-			SELECT job_id, attempt, kind, args, created_at::text
-			FROM ${this.#function(sql, "weir_claim")}(${queue}, ${worker}, ${most}::int)`;
-    return rows.map((row) => ({
-      id: row.job_id,
-      attempt: row.attempt,
-      kind: row.kind,
-      args: row.args,
-      createdAt: row.created_at,
+    const columns = ["job_id", "attempt", "kind", "args", "created_at"];
+    const rows = await this.#call(sql, columns, "weir_claim", [queue, "text"], [worker, "text"], [most, "int"]);
+    return rows.map(([id, attempt, kind, args, createdAt]) => ({
+      id: id ?? "",
+      attempt: Number(attempt),
+      kind: kind ?? "",
+      args: JSON.parse(args ?? "{}"),
+      createdAt: createdAt ?? undefined,
     }));
   }
 
+  /** Keeps the running jobs of this worker, and returns how many it runs. */
+  async heartbeat(sql: Sql, worker: string): Promise<number> {
+    const [row] = await this.#call(sql, ["weir_heartbeat"], "weir_heartbeat", [worker, "text"]);
+    return Number(row?.[0]);
+  }
+
   /**
-   * Works jobs one after the other until the signal. What `handle` writes over its transaction is committed with the job's
-   * completion, or rolled back with its failure.
+   * Works jobs one after the other. What `handle` writes over its transaction is committed with the job's completion, or
+   * rolled back with its failure. A lost connection is replaced. Its job fails and is retried.
+   *
+   * SIGTERM and SIGINT end the work after the current job, unless `signal` is given. Another worker gets the jobs of a
+   * killed one within 15 seconds. A handler that blocks the event loop for 10 seconds loses its job to another worker.
    */
-  async work(
-    sql: Sql,
-    queues: string[],
-    handle: (sql: TransactionSql, job: Job) => Promise<Made>,
-    { signal, riverSchema = "public", poll = 1000 }: { signal?: AbortSignal; riverSchema?: string; poll?: number } = {},
-  ): Promise<void> {
-    const worker = `node.${hostname().slice(0, 60)}.${process.pid}`;
+  async work(sql: Sql, queues: string[], handle: Handler, options: WorkOptions = {}): Promise<void> {
+    const { riverSchema = "public", poll = 1000 } = options;
+    const worker = `node.${hostname()
+      .replace(/[^A-Za-z0-9]/g, "-")
+      .slice(0, 40)}.${process.pid}.${randomUUID()}`;
+    const signals = options.signal === undefined ? stopBySignals() : undefined;
+    const signal = options.signal ?? signals?.signal;
     let wake = () => {};
-    // A submission wakes it, or a freed slot; a job that is due later is found by looking.
-    const listening = await sql.listen(`${riverSchema}.river_insert`, () => wake());
+    const wakeUp = () => wake();
+    signal?.addEventListener("abort", wakeUp);
+    // Submissions and freed slots notify. Scheduled jobs are found by polling.
+    const listening = await sql.listen(`${riverSchema}.river_insert`, wakeUp);
+    const heart = this.#beat(sql, worker);
+    const lost: Job[] = [];
+    let pause: number = PAUSES[0];
     try {
       while (!signal?.aborted) {
         const woken = new Promise<void>((resolve) => {
           wake = resolve;
         });
-        let worked = false;
-        for (const queue of queues) {
-          if (signal?.aborted) return;
-          // The next queue has its turn after the work: a job that is claimed and waits holds a slot.
-          for (const job of await this.claim(sql, queue, worker)) {
-            await this.#attempt(sql, job, handle);
-            worked = true;
-          }
+        try {
+          const worked = await this.#turn(sql, queues, worker, handle, lost, signal);
+          pause = PAUSES[0];
+          if (!worked && !signal?.aborted) await firstOf(woken, poll);
+        } catch (error) {
+          if (!isLostConnection(error)) throw error;
+          await firstOf(woken, pause);
+          pause = Math.min(2 * pause, PAUSES[1]);
         }
-        if (worked) continue;
-        let timer: NodeJS.Timeout | undefined;
-        await Promise.race([woken, new Promise((resolve) => (timer = setTimeout(resolve, poll)))]);
-        clearTimeout(timer);
       }
     } finally {
-      await listening.unlisten();
+      signal?.removeEventListener("abort", wakeUp);
+      signals?.end();
+      await Promise.all([heart.end(), listening.unlisten().catch(() => {})]);
     }
   }
 
-  async #attempt(sql: Sql, job: Job, handle: (sql: TransactionSql, job: Job) => Promise<Made>): Promise<void> {
+  /** Works one job of each queue that has one. Returns whether there was any. */
+  async #turn(
+    sql: Sql,
+    queues: string[],
+    worker: string,
+    handle: Handler,
+    lost: Job[],
+    signal: AbortSignal | undefined,
+  ): Promise<boolean> {
+    for (let job = lost.at(-1); job; job = lost.at(-1)) {
+      const failed = job;
+      await sql.begin((transaction) => this.fail(transaction, failed, "the worker lost its connection"));
+      lost.pop();
+    }
+    let worked = false;
+    for (const queue of queues) {
+      if (signal?.aborted) break;
+      // One job at a time: a claimed job that waits holds a slot.
+      for (const job of await this.claim(sql, queue, worker)) {
+        lost.push(job);
+        await this.#attempt(sql, job, handle);
+        lost.pop();
+        worked = true;
+      }
+    }
+    return worked;
+  }
+
+  async #attempt(sql: Sql, job: Job, handle: Handler): Promise<void> {
     try {
       await sql.begin(async (transaction) => this.complete(transaction, job, await handle(transaction, job)));
     } catch (error) {
       if (error instanceof FencedOut) return;
+      if (isLostConnection(error)) throw error;
       const message = error instanceof Error ? error.message : String(error);
       await sql.begin((transaction) => this.fail(transaction, job, message));
     }
   }
+
+  /** Sends heartbeats over a separate connection, because handlers may use all connections of `sql`. */
+  #beat(sql: Sql, worker: string): { end(): Promise<void> } {
+    const own = postgres({
+      ...(sql.options as object),
+      max: 1,
+      idle_timeout: 0,
+      onnotice: () => {},
+    } as postgres.Options<Record<string, never>>);
+    // A failed heartbeat is repeated by the next one.
+    const beat = () => void this.heartbeat(own, worker).catch(() => {});
+    beat();
+    const timer = setInterval(beat, BEAT);
+    return {
+      async end() {
+        clearInterval(timer);
+        await own.end({ timeout: 1 }).catch(() => {});
+      },
+    };
+  }
+}
+
+type Parameter = [value: string | number | null | undefined, type: string];
+
+function attempt(job: Job): [Parameter, Parameter] {
+  return [
+    [job.id, "bigint"],
+    [job.attempt, "int"],
+  ];
+}
+
+/** The row, if the attempt is the current one. */
+function current(job: Job, row: (string | null)[] | undefined): (string | null)[] {
+  if (!row || row[0] === "fenced_out") throw new FencedOut(`job ${job.id} was taken over`);
+  return row;
 }
 
 /** The text without NUL, which PostgreSQL cannot store. */
 function storable(text: string): string {
   return text.replaceAll("\0", "");
+}
+
+/** Whether the database cannot be reached, or ended the connection. */
+function isLostConnection(error: unknown): boolean {
+  const code = error instanceof Error && "code" in error ? String(error.code) : "";
+  return /^(CONNECTION_|CONNECT_TIMEOUT|ECONN|EPIPE|ENOTFOUND|EAI_|ETIMEDOUT|EHOSTUNREACH|57P0|08|53300)/.test(code);
+}
+
+/** Resolves with the promise, or after this many milliseconds. */
+async function firstOf(promise: Promise<void>, ms: number): Promise<void> {
+  let timer: NodeJS.Timeout | undefined;
+  await Promise.race([promise, new Promise((resolve) => (timer = setTimeout(resolve, ms)))]);
+  clearTimeout(timer);
+}
+
+function stopBySignals(): { signal: AbortSignal; end(): void } {
+  const stopped = new AbortController();
+  const stop = () => stopped.abort();
+  for (const name of ["SIGTERM", "SIGINT"] as const) process.on(name, stop);
+  return {
+    signal: stopped.signal,
+    end() {
+      for (const name of ["SIGTERM", "SIGINT"] as const) process.off(name, stop);
+    },
+  };
 }

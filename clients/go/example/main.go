@@ -1,6 +1,6 @@
-// Orders with a job each. `order SUBJECT N` inserts N orders at once, each in the transaction that submits its job; where
-// there is no quota left, neither is there. `work` is a fleet of River's: it works the jobs and completes each in the
-// transaction that writes its result, until its standard input ends.
+// Orders with a job each. `order SUBJECT N` inserts N orders concurrently, each in the transaction that submits its job.
+// Without quota, there is neither an order nor a job. `work` is a River client: it works the jobs, and completes each in
+// the transaction that writes its result, until SIGTERM or the end of its standard input.
 package main
 
 import (
@@ -12,9 +12,11 @@ import (
 	"log"
 	"math/rand/v2"
 	"os"
+	"os/signal"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,7 +24,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 
-	"weir"
+	"github.com/weir-queue/weir/clients/go"
 )
 
 type order struct {
@@ -54,13 +56,26 @@ func place(ctx context.Context, subject string, number int) error {
 	})
 }
 
+func createTables(ctx context.Context) error {
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		// Programs that start together would create the tables twice.
+		_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(17)")
+		for _, table := range []string{"orders", "results"} {
+			if err == nil {
+				_, err = tx.Exec(ctx, "CREATE TABLE IF NOT EXISTS "+table+" (number int NOT NULL)")
+			}
+		}
+		return err
+	})
+}
+
 type worker struct {
 	river.WorkerDefaults[order]
 	takes time.Duration
 }
 
 func (w *worker) Work(ctx context.Context, job *river.Job[order]) error {
-	// What takes long is done before the transaction, which keeps a connection.
+	// Long work is done before the transaction, because the transaction occupies a connection.
 	time.Sleep(w.takes/2 + rand.N(w.takes+1))
 	return weir.Work(ctx, client, pool, job, func(ctx context.Context, tx pgx.Tx) (any, *int64, error) {
 		if job.Attempt <= job.Args.Fails {
@@ -72,9 +87,9 @@ func (w *worker) Work(ctx context.Context, job *river.Job[order]) error {
 }
 
 func main() {
-	takes := flag.Duration("takes", 20*time.Millisecond, "how long the work on an order takes on average")
-	name := flag.String("name", "", "what River calls this process; one of its own making unless told")
-	at := flag.Int("workers", 8, "how many jobs of a lane are worked on at once")
+	takes := flag.Duration("takes", 20*time.Millisecond, "the average duration of the work on an order")
+	name := flag.String("name", "", "the id of the River client; default: River's choice")
+	at := flag.Int("workers", 8, "the number of concurrent jobs of each lane")
 	flag.Parse()
 	ctx := context.Background()
 	config, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
@@ -86,6 +101,9 @@ func main() {
 		log.Fatal(err)
 	}
 	defer pool.Close()
+	if err := createTables(ctx); err != nil {
+		log.Fatal(err)
+	}
 	if flag.Arg(0) == "order" {
 		count, err := strconv.Atoi(flag.Arg(2))
 		if err != nil {
@@ -114,7 +132,7 @@ func main() {
 	fleet, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
 		ID:            *name,
 		FetchCooldown: time.Millisecond,
-		// Weir's scheduler leads, or another program.
+		// Weir's scheduler leads.
 		LeaderElectionDisabled: true,
 		Queues: map[string]river.QueueConfig{
 			"analysis_default":  {MaxWorkers: *at},
@@ -128,7 +146,21 @@ func main() {
 	if err := fleet.Start(ctx); err != nil {
 		log.Fatal(err)
 	}
-	_, _ = io.Copy(io.Discard, os.Stdin)
+	alive, end := context.WithCancel(ctx)
+	defer end()
+	go func() {
+		if err := client.KeepAlive(alive, pool, fleet.ID()); err != nil {
+			log.Fatal(err)
+		}
+	}()
+	stop, forget := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
+	defer forget()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		forget()
+	}()
+	<-stop.Done()
+	// Running jobs are finished, and others are left to other workers.
 	if err := fleet.Stop(ctx); err != nil {
 		log.Fatal(err)
 	}

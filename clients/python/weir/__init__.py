@@ -6,9 +6,13 @@ of its job. Limits hold across all programs and languages, because the database 
 
 import asyncio
 import os
+import signal
 import socket
+import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -20,6 +24,9 @@ from psycopg.types.json import Jsonb
 
 #: Seconds between two attempts to connect again, at first and at most.
 _PAUSES = (0.1, 5.0)
+
+#: Seconds between two heartbeats. A worker that is silent for 10 s loses its jobs.
+_BEAT = 2.0
 
 
 class FencedOut(Exception):
@@ -63,6 +70,30 @@ class _Calls:
         name = sql.Identifier(self._schema, function) if self._schema else sql.Identifier(function)
         marks = sql.SQL(", ").join(sql.Placeholder() * len(values))
         return sql.SQL("SELECT * FROM {}({})").format(name, marks)
+
+    @contextmanager
+    def _alive(self, url: str, worker: str) -> Iterator[None]:
+        """Sends heartbeats from a separate thread and connection, so that a busy handler does not delay them."""
+        ended = threading.Event()
+
+        def beat() -> None:
+            statement = self._statement("weir_heartbeat", [worker])
+            while not ended.is_set():
+                try:
+                    with psycopg.connect(url, autocommit=True) as connection:
+                        while not ended.wait(_BEAT):
+                            connection.execute(statement, [worker])
+                except psycopg.Error:
+                    ended.wait(_PAUSES[0])
+
+        thread = threading.Thread(target=beat, name="weir-heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            # A connection that hangs must not delay the end.
+            thread.join(_BEAT)
 
 
 class Weir(_Calls):
@@ -127,21 +158,30 @@ class Weir(_Calls):
         `handle(connection, job)` returns the output, or a pair of the output and what was used. What it writes over the
         connection is committed with the job's completion, or rolled back with its failure. A lost connection is
         replaced. Its job fails and is retried.
+
+        SIGTERM and SIGINT end the work after the current job, if this runs in the main thread. Another worker gets the
+        jobs of a killed one within 15 seconds.
         """
         lost: list[Job] = []
         connected = False
         pause = _PAUSES[0]
-        while not until():
-            try:
-                with psycopg.connect(url, autocommit=True) as idle, psycopg.connect(url) as connection:
-                    connected, pause = True, _PAUSES[0]
-                    idle.execute(_listen(river_schema))
-                    self._turns(idle, connection, queues, handle, poll, until, lost)
-            except psycopg.OperationalError:
-                if not connected:
-                    raise
-                time.sleep(pause)
-                pause = min(2 * pause, _PAUSES[1])
+        worker = _worker()
+        with _stopped_by_signals() as stopped, self._alive(url, worker):
+
+            def enough() -> bool:
+                return stopped() or until()
+
+            while not enough():
+                try:
+                    with psycopg.connect(url, autocommit=True) as idle, psycopg.connect(url) as connection:
+                        connected, pause = True, _PAUSES[0]
+                        idle.execute(_listen(river_schema))
+                        self._turns(idle, connection, queues, handle, poll, enough, lost, worker)
+                except psycopg.OperationalError:
+                    if not connected:
+                        raise
+                    time.sleep(pause)
+                    pause = min(2 * pause, _PAUSES[1])
 
     def _turns(
         self,
@@ -152,6 +192,7 @@ class Weir(_Calls):
         poll: float,
         until: Callable[[], bool],
         lost: list[Job],
+        worker: str,
     ) -> None:
         while lost:
             with connection.transaction():
@@ -164,7 +205,7 @@ class Weir(_Calls):
                     return
                 # One job at a time: a claimed job that waits holds a slot.
                 with connection.transaction():
-                    jobs = self.claim(connection, queue, _worker())
+                    jobs = self.claim(connection, queue, worker)
                 for job in jobs:
                     lost.append(job)
                     self._attempt(connection, job, handle)
@@ -255,18 +296,24 @@ class AsyncWeir(_Calls):
         lost: list[Job] = []
         connected = False
         pause = _PAUSES[0]
-        while not until():
-            try:
-                async with await psycopg.AsyncConnection.connect(url, autocommit=True) as idle:
-                    async with await psycopg.AsyncConnection.connect(url) as connection:
-                        connected, pause = True, _PAUSES[0]
-                        await idle.execute(_listen(river_schema))
-                        await self._turns(idle, connection, queues, handle, poll, until, lost)
-            except psycopg.OperationalError:
-                if not connected:
-                    raise
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _PAUSES[1])
+        worker = _worker()
+        with _stopped_by_signals() as stopped, self._alive(url, worker):
+
+            def enough() -> bool:
+                return stopped() or until()
+
+            while not enough():
+                try:
+                    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as idle:
+                        async with await psycopg.AsyncConnection.connect(url) as connection:
+                            connected, pause = True, _PAUSES[0]
+                            await idle.execute(_listen(river_schema))
+                            await self._turns(idle, connection, queues, handle, poll, enough, lost, worker)
+                except psycopg.OperationalError:
+                    if not connected:
+                        raise
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _PAUSES[1])
 
     async def _turns(
         self,
@@ -277,6 +324,7 @@ class AsyncWeir(_Calls):
         poll: float,
         until: Callable[[], bool],
         lost: list[Job],
+        worker: str,
     ) -> None:
         while lost:
             async with connection.transaction():
@@ -288,7 +336,7 @@ class AsyncWeir(_Calls):
                 if until():
                     return
                 async with connection.transaction():
-                    jobs = await self.claim(connection, queue, _worker())
+                    jobs = await self.claim(connection, queue, worker)
                 for job in jobs:
                     lost.append(job)
                     await self._attempt(connection, job, handle)
@@ -345,7 +393,24 @@ def _listen(river_schema: str) -> sql.Composed:
 
 
 def _worker() -> str:
-    return f"python.{socket.gethostname()[:60]}.{os.getpid()}"
+    """A name that no other worker has, even on a host with the same name and process ids, such as a container."""
+    host = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in socket.gethostname()[:40])
+    return f"python.{host}.{os.getpid()}.{uuid.uuid4().hex[:12]}"
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[Callable[[], bool]]:
+    """Whether SIGTERM or SIGINT has arrived. Python delivers signals to the main thread only."""
+    arrived = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield arrived.is_set
+        return
+    before = {number: signal.signal(number, lambda *_: arrived.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield arrived.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _storable(text: str) -> str:

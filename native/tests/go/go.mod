@@ -6,6 +6,7 @@ require (
 	github.com/jackc/pgx/v5 v5.11.0
 	github.com/riverqueue/river v0.51.1
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.51.1
+	github.com/weir-queue/weir/clients/go v0.0.0
 )
 
 require (
@@ -21,7 +22,6 @@ require (
 	github.com/tidwall/sjson v1.2.5 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
-	weir v0.0.0
 )
 
-replace weir => ../../../clients/go
+replace github.com/weir-queue/weir/clients/go => ../../../clients/go

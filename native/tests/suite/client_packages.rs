@@ -3,7 +3,7 @@
 use crate::common::Weir;
 use crate::common::fleet::{CLIENTS, Maintenance};
 use crate::common::programs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use uuid::Uuid;
 
@@ -117,6 +117,120 @@ async fn the_python_package_works_in_an_empty_project_and_its_worker_reconnects(
         run(&python, &inside, &variables, &["program.py"])
     });
     assert_eq!(printed.await.unwrap(), "admitted\n[1, 2]\nadmitted\n[1, 2]");
+    weir.all_finished().await;
+    maintenance.end().await;
+    let client = weir.client().await;
+    let first = "SELECT errors[1] ->> 'error' FROM river_job ORDER BY id LIMIT 1";
+    let error: String = client.query_one(first, &[]).await.unwrap().get(0);
+    assert_eq!(error, "the worker lost its connection");
+    weir.end().await;
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// The Node that the repository pins, which builds the packages; `None` if it is not installed.
+fn node() -> Option<PathBuf> {
+    let node = PathBuf::from(CLIENTS).join("../node_modules/node/bin/node");
+    if node.exists() {
+        return Some(node);
+    }
+    programs::missing("node is not installed; run npm install");
+    None
+}
+
+/// Submits and works over a connection that renames columns and parses numbers differently. The connection of the first
+/// attempt is ended.
+const TYPESCRIPT: &str = r#"
+import postgres, { type TransactionSql } from "postgres";
+import { type Job, Weir } from "weir-client";
+
+const url = process.env.DATABASE_URL ?? "";
+const bigint = { to: 20, from: [20], serialize: String, parse: (text: string) => BigInt(text) };
+const json = { to: 3802, from: [114, 3802], serialize: () => "0", parse: () => "parsed elsewhere" };
+const sql = postgres(url, { max: 1, transform: { ...postgres.camel, value: () => "changed" }, types: { bigint, json }, onnotice: () => {} });
+const plain = postgres(url, { onnotice: () => {} });
+await plain`CREATE TABLE results (number int NOT NULL)`;
+const subject = process.env.SUBJECT ?? "";
+const submitted = await sql.begin((transaction) => new Weir().submit(transaction, subject, "analysis", { order: 7 }));
+console.log(submitted.outcome, typeof submitted.jobId, submitted.quota?.reserved);
+
+const attempts: number[] = [];
+const enough = new AbortController();
+async function handle(transaction: TransactionSql, job: Job) {
+  attempts.push(job.attempt);
+  if (job.attempt === 1) {
+    const [row] = await transaction.unsafe("SELECT pg_backend_pid()::text").raw() as unknown as [[Uint8Array]];
+    await plain`SELECT pg_terminate_backend(${new TextDecoder().decode(row[0])}::int)`;
+  } else enough.abort();
+  await transaction.unsafe("INSERT INTO results (number) VALUES ($1::text::int)", [String(job.args.order)]);
+  return { output: { order: job.args.order ?? null } };
+}
+await new Weir().work(sql, ["analysis_priority", "analysis_default"], handle, { signal: enough.signal, poll: 200 });
+console.log(attempts.join());
+const rows = await plain`SELECT number FROM results`;
+console.log(rows.map((row) => row.number).join());
+await Promise.all([sql.end(), plain.end()]);
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_typescript_package_works_in_an_empty_project_and_reconnects() {
+    let Some(node) = node() else { return };
+    let folder = std::env::temp_dir().join(format!("weir-typescript-package-{}", Uuid::new_v4().simple()));
+    std::fs::create_dir(&folder).unwrap();
+    let repository = PathBuf::from(CLIENTS).join("..").canonicalize().unwrap();
+    let build = repository.join("scripts/packages.ts");
+    let build = [
+        build.to_str().unwrap(),
+        "typescript",
+        "--out",
+        folder.to_str().unwrap(),
+    ];
+    run(&node, &folder, &[], &build);
+    // The driver comes from the repository, so that the test needs no network.
+    let modules = folder.join("node_modules");
+    std::fs::create_dir_all(modules.join("@types")).unwrap();
+    for package in ["postgres", "@types/node", "undici-types"] {
+        std::os::unix::fs::symlink(
+            repository.join("node_modules").join(package),
+            modules.join(package),
+        )
+        .unwrap();
+    }
+    let unpack = ["-xzf", "weir-client-0.1.0.tgz", "-C", "node_modules"];
+    run(Path::new("tar"), &folder, &[], &unpack);
+    std::fs::rename(modules.join("package"), modules.join("weir-client")).unwrap();
+    std::fs::write(folder.join("package.json"), r#"{ "type": "module" }"#).unwrap();
+    std::fs::write(folder.join("program.ts"), TYPESCRIPT).unwrap();
+    let old =
+        "const { Weir, FencedOut } = require('weir-client'); console.log(typeof Weir, typeof FencedOut);";
+    std::fs::write(folder.join("old.cjs"), old).unwrap();
+    let types = "import weir = require('weir-client'); export const one: weir.Quota | null = null; new weir.Weir('x');";
+    std::fs::write(folder.join("old_types.cts"), types).unwrap();
+    let tsc = repository.join("node_modules/typescript/bin/tsc");
+    let check = [
+        tsc.to_str().unwrap(),
+        "--strict",
+        "--noEmit",
+        "--module",
+        "nodenext",
+        "--target",
+        "es2022",
+        "--types",
+        "node",
+        "program.ts",
+        "old_types.cts",
+    ];
+    run(&node, &folder, &[], &check);
+    assert_eq!(run(&node, &folder, &[], &["old.cjs"]), "function function");
+
+    let weir = Weir::new().await;
+    let user = weir.user("enterprise").await.to_string();
+    let maintenance = Maintenance::of(&weir);
+    let (url, inside) = (weir.url().to_owned(), folder.clone());
+    let printed = tokio::task::spawn_blocking(move || {
+        let variables = [("DATABASE_URL", url.as_str()), ("SUBJECT", user.as_str())];
+        run(&node, &inside, &variables, &["program.ts"])
+    });
+    assert_eq!(printed.await.unwrap(), "admitted string 1\n1,2\n7");
     weir.all_finished().await;
     maintenance.end().await;
     let client = weir.client().await;

@@ -457,3 +457,117 @@ async fn a_fleet_in_go_keeps_every_limit_and_takes_a_freed_slot_at_once() {
     weir.end().await;
     std::fs::remove_dir_all(folder).unwrap();
 }
+
+/// Handles jobs for this many seconds, and prints the order of each.
+const SLOW_PYTHON: &str = r#"
+import os, sys, time
+sys.path.insert(0, sys.argv[1] + "/python")
+from weir import Weir
+
+def handle(connection, job):
+    print(job.args["order"], flush=True)
+    time.sleep(float(sys.argv[2]))
+
+Weir().work(os.environ["DATABASE_URL"], ["analysis_priority", "analysis_default"], handle, poll=0.2)
+"#;
+
+const SLOW_TYPESCRIPT: &str = r#"
+import postgres from "postgres";
+const { Weir } = await import(process.argv[1] + "/typescript/weir.ts");
+const sql = postgres(process.env.DATABASE_URL, { onnotice: () => {} });
+const handle = async (_transaction, job) => {
+  console.log(job.args.order);
+  await new Promise((resolve) => setTimeout(resolve, 1000 * process.argv[2]));
+  return {};
+};
+await new Weir().work(sql, ["analysis_priority", "analysis_default"], handle, { poll: 200 });
+await sql.end();
+"#;
+
+/// A worker process with these arguments. It has started a job when this returns.
+async fn worker_at_work(weir: &Weir, program: &[PathBuf], takes: &[&str]) -> std::process::Child {
+    let mut child = Command::new(&program[0])
+        .args(&program[1..])
+        .args(takes)
+        .env("DATABASE_URL", weir.url())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let client = weir.client().await;
+    let started = Instant::now();
+    while row_count(&client, "river_job WHERE state = 'running'").await == 0 {
+        assert!(child.try_wait().unwrap().is_none(), "the worker has ended");
+        assert!(started.elapsed() < Duration::from_secs(60), "no job starts");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    child
+}
+
+/// A user with one slot has two jobs. The worker of the first one is killed, and another worker does both. Then a worker
+/// gets SIGTERM in the middle of a job: it completes that job, and starts no other one.
+async fn workers_may_be_killed_or_stopped(program: &[PathBuf], [slow, brief, quick]: [&[&str]; 3]) {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client.batch_execute(TABLES).await.unwrap();
+    let user = weir.user("free").await.to_string();
+    let submit = async |order: i32| {
+        let submit = "SELECT outcome FROM weir_submit($1, 'analysis', $2)";
+        let args = json!({ "order": order });
+        client.query_one(submit, &[&user, &args]).await.unwrap();
+    };
+    submit(1).await;
+    submit(2).await;
+    let maintenance = Maintenance::of(&weir);
+    let mut killed = worker_at_work(&weir, program, slow).await;
+    let at = Instant::now();
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let mut other = worker_at_work(&weir, program, quick).await;
+    weir.all_finished().await;
+    // About eleven seconds, more on a busy machine, and not the hour of other River clients.
+    assert!(at.elapsed() < Duration::from_secs(120));
+    kill(Pid::from_raw(other.id().cast_signed()), Signal::SIGTERM).unwrap();
+    assert!(other.wait().unwrap().success());
+
+    submit(3).await;
+    submit(4).await;
+    let mut stopped = worker_at_work(&weir, program, brief).await;
+    kill(Pid::from_raw(stopped.id().cast_signed()), Signal::SIGTERM).unwrap();
+    assert!(stopped.wait().unwrap().success());
+    let done = "SELECT count(*) FILTER (WHERE state = 'completed'), count(*) FILTER (WHERE attempt > 0) FROM river_job \
+                WHERE args ->> 'order' IN ('3', '4')";
+    let row = client.query_one(done, &[]).await.unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (1, 1));
+    maintenance.end().await;
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_python_worker_may_be_killed_or_stopped() {
+    let made = tokio::task::spawn_blocking(|| programs::python("psycopg-3.3.9", &["psycopg[binary]==3.3.9"]));
+    let Some(python) = made.await.unwrap() else { return };
+    let program = [python, "-c".into(), SLOW_PYTHON.into(), CLIENTS.into()];
+    workers_may_be_killed_or_stopped(&program, [&["600"], &["1.5"], &["0.1"]]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_typescript_worker_may_be_killed_or_stopped() {
+    let Some(node) = node() else { return };
+    let program = ["--input-type=module", "--eval", SLOW_TYPESCRIPT, CLIENTS].map(PathBuf::from);
+    workers_may_be_killed_or_stopped(&[&[node], &program[..]].concat(), [&["600"], &["1.5"], &["0.1"]]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_go_worker_may_be_killed_or_stopped() {
+    let folder = std::env::temp_dir().join(format!("weir-go-killed-{}", Uuid::new_v4()));
+    let inside = folder.clone();
+    let Some(program) = tokio::task::spawn_blocking(move || go(&inside)).await.unwrap() else {
+        return;
+    };
+    let slow = ["-takes", "600s", "-workers", "1", "work"];
+    let brief = ["-takes", "2s", "-workers", "1", "work"];
+    let quick = ["-takes", "10ms", "work"];
+    workers_may_be_killed_or_stopped(&[program], [&slow, &brief, &quick]).await;
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -7,7 +7,7 @@
 -- | parameter | |
 -- |---|---|
 -- | `queue` | one of the service's queues |
--- | `worker` | the process, under a name of its own: 1 to 100 letters, digits, `.`, `_` and `-`, not starting with `weir_` |
+-- | `worker` | the process. No other process has the same name: 1 to 100 letters, digits, `.`, `_` and `-`, not starting with `weir_` |
 -- | `most` | 1 to 1000 jobs. Default: 1 |
 --
 -- A job needs a slot if its arguments name a user. A job without a user (`user_id` absent, empty or not a text) needs

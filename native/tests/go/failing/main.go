@@ -14,7 +14,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 
-	"weir"
+	"github.com/weir-queue/weir/clients/go"
 )
 
 type args struct {

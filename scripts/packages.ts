@@ -1,0 +1,70 @@
+import { cp, mkdir, writeFile } from "node:fs/promises";
+import { join, resolve } from "node:path";
+import { cached, makeCached, usingCache } from "./lib/cache.ts";
+import { Failure } from "./lib/failure.ts";
+import { runMain } from "./lib/lifecycle.ts";
+import { options } from "./lib/options.ts";
+import { nodeBin, root, state } from "./lib/paths.ts";
+import { run } from "./lib/process.ts";
+import { say, step } from "./lib/progress.ts";
+import { temporaryFolder } from "./lib/temporary-folder.ts";
+
+const clients = join(root, "clients");
+const hatchling = "1.33.0";
+
+const packages: Record<string, (output: string) => Promise<void>> = { python, typescript };
+
+/** Builds what others install into .weir/packages, or another folder: all packages, or those of the command line. */
+await runMain(async () => {
+  const { values, positionals } = options({ options: { out: { type: "string" } }, allowPositionals: true });
+  const unknown = positionals.find((name) => !(name in packages));
+  if (unknown)
+    throw new Failure(
+      `there is no package "${unknown}"`,
+      `name some of ${Object.keys(packages).join(", ")}, or nothing`,
+    );
+  const output = resolve(values.out ?? join(state, "packages"));
+  await mkdir(output, { recursive: true });
+  for (const [name, build] of Object.entries(packages))
+    if (positionals.length === 0 || positionals.includes(name)) await build(output);
+  say(`the packages are in ${output}`);
+});
+
+/** The wheel weir_client-VERSION-py3-none-any.whl. */
+async function python(output: string): Promise<void> {
+  const name = `hatchling-${hatchling}`;
+  const remedy = "install Python 3.10 or newer with venv (Debian: apt install python3-venv), and check the network";
+  const pip = ["-m", "pip", "--quiet", "--disable-pip-version-check"];
+  await usingCache(async () => {
+    const environment =
+      cached(name) ??
+      (await step("installing the builder of Python packages", (pulse) =>
+        makeCached(name, async (workshop) => {
+          await run("python3", ["-m", "venv", workshop], { pulse, remedy });
+          await run(join(workshop, "bin", "python"), [...pip, "install", `hatchling==${hatchling}`], { pulse, remedy });
+        }),
+      ));
+    const build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", output, join(clients, "python")];
+    await step("building the package for Python", (pulse) =>
+      run(join(environment, "bin", "python"), [...pip, ...build], { pulse }),
+    );
+  });
+}
+
+/** The tarball weir-client-VERSION.tgz, with ESM, CommonJS and types. */
+async function typescript(output: string): Promise<void> {
+  const source = join(clients, "typescript");
+  const folder = temporaryFolder("weir-client");
+  const [esm, cjs] = [join(folder, "esm"), join(folder, "cjs")];
+  await step("building the package for TypeScript", async (pulse) => {
+    for (const file of ["package.json", "README.md", "LICENSE-MIT", "LICENSE-APACHE"])
+      await cp(join(source, file), join(folder, file));
+    await run(join(nodeBin, "tsc"), ["--project", source, "--outDir", esm], { pulse });
+    await mkdir(cjs);
+    await writeFile(join(cjs, "package.json"), '{ "type": "commonjs" }\n');
+    const format = ["--format=cjs", "--target=node18", `--outfile=${join(cjs, "weir.js")}`, "--log-level=warning"];
+    await run(join(nodeBin, "esbuild"), [join(esm, "weir.js"), ...format], { pulse });
+    await cp(join(esm, "weir.d.ts"), join(cjs, "weir.d.ts"));
+    await run("npm", ["pack", "--silent", "--pack-destination", output], { cwd: folder, pulse });
+  });
+}
