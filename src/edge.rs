@@ -9,8 +9,10 @@ use weir_policy::address::{AddressHeaders, AddressKey, ClientAddress, client_add
 use weir_policy::assertion::TokenClaims;
 use weir_policy::cidr::Ranges;
 use weir_policy::counts::RequestOutcome;
+use weir_policy::problem::Problem;
 use weir_policy::route::{Exposure, Found, Route, RouteClass, exposure};
 use weir_policy::subject::Identity;
+use weir_policy::token::User;
 
 use crate::access_log::{LogLine, RequestSummary};
 use crate::bindings::{Bindings, random_uuid};
@@ -23,6 +25,7 @@ use crate::forward::{self, Forwarded, Outgoing};
 use crate::glue::{self, HeaderChanges, Lines, Names};
 use crate::jwks;
 use crate::limiter::{self, RateLimitDecision};
+use crate::origin::Origin;
 use crate::reports;
 use crate::response;
 use crate::tally;
@@ -246,168 +249,296 @@ async fn page(
     not_found(context, origin)
 }
 
+/// Who sent a request to the API.
+struct Sender {
+    address: ClientAddress,
+    credentials: Credentials,
+}
+
+impl Sender {
+    fn user(&self) -> Option<&User> {
+        match &self.credentials {
+            Credentials::User(user) => Some(user),
+            Credentials::Anonymous | Credentials::Refused(_) | Credentials::Unverifiable(_) => None,
+        }
+    }
+
+    fn identity(&self) -> Option<&Identity> {
+        self.user().map(|user| &user.identity)
+    }
+
+    fn is_anonymous(&self) -> bool {
+        matches!(self.credentials, Credentials::Anonymous)
+    }
+}
+
+/// The edge's own answer to a request that it does not forward.
+struct Refusal {
+    outcome: RequestOutcome,
+    problem: Problem,
+}
+
+impl Refusal {
+    fn new(outcome: RequestOutcome, problem: Problem) -> Self {
+        Self { outcome, problem }
+    }
+
+    fn answer(self, user: Option<&Identity>, fields: &HeaderChanges) -> Result<Handled, JsValue> {
+        Ok(Handled {
+            outcome: self.outcome,
+            user: user.cloned(),
+            response: response::problem(&self.problem, fields)?,
+        })
+    }
+}
+
+/// A request that passed all checks.
+struct Admitted<'a> {
+    origin: &'a Origin,
+    claims: TokenClaims,
+}
+
+/// Checks and counts a request to the API, then forwards it.
 async fn api(
     context: &RequestContext<'_>,
     request: &Request,
     api_request: &ApiRequest<'_>,
 ) -> Result<Handled, JsValue> {
     let started = clock::now_ms();
-    let config = context.config;
-    let target = api_request.target;
     let mut fields = fields(context, api_request.credentials.origin);
     let address = address(context, &api_request.address);
-    let is_in = |ranges: &Ranges| address.address.is_some_and(|address| ranges.contain(address));
-    if is_in(&config.deny) {
-        return Handled::new(
-            RequestOutcome::Other,
-            response::problem(&response::denied_address(), &fields),
-        );
+    if contain(&context.config.deny, address) {
+        let refusal = Refusal::new(RequestOutcome::Other, response::denied_address());
+        return refusal.answer(None, &fields);
     }
-    let route = api_request.route;
-    let credentials = match credentials(context, &api_request.credentials, target.origin()).await {
+    let sender = Sender {
+        address,
+        credentials: sent_credentials(context, api_request).await,
+    };
+    let admitted = match admit(context, request, api_request, &sender, &mut fields).await {
+        Ok(admitted) => admitted,
+        Err(refusal) => return refusal.answer(sender.identity(), &fields),
+    };
+    match api_request.drill {
+        Some("trap") if context.config.drills => trap_drill(),
+        Some(_) if context.config.drills => panic_drill(),
+        _ => {}
+    }
+    let trace = Trace::new(context.request_id, api_request.traceparent);
+    let outgoing = outgoing(request, api_request, &sender, &admitted, &trace);
+    forward_to_origin(context, &outgoing, fields, started).await
+}
+
+fn contain(ranges: &Ranges, address: ClientAddress) -> bool {
+    address.address.is_some_and(|address| ranges.contain(address))
+}
+
+async fn sent_credentials(context: &RequestContext<'_>, api_request: &ApiRequest<'_>) -> Credentials {
+    let own_origin = api_request.target.origin();
+    match credentials(context, &api_request.credentials, own_origin).await {
         // The origin knows what it is.
-        Credentials::Refused(error) if route.passes_authorization && error != SERVICE_KEY => {
+        Credentials::Refused(error) if api_request.route.passes_authorization && error != SERVICE_KEY => {
             Credentials::Anonymous
         }
         credentials => credentials,
-    };
-    let signed_in = match &credentials {
-        Credentials::User(user) => Some(user),
-        Credentials::Anonymous | Credentials::Refused(_) | Credentials::Unverifiable(_) => None,
-    };
-    let user = signed_in.map(|user| &user.identity);
-    let answered = |outcome, problem, fields: &HeaderChanges| {
-        Ok(Handled {
-            outcome,
-            user: user.cloned(),
-            response: response::problem(&problem, fields)?,
-        })
-    };
-    if target.path_and_query().len() > MAX_TARGET_BYTES {
-        return answered(RequestOutcome::Other, response::uri_too_long(), &fields);
     }
+}
+
+/// Makes all checks of a request, and counts it between those that need no count and those of its token.
+async fn admit<'a>(
+    context: &RequestContext<'a>,
+    request: &Request,
+    api_request: &ApiRequest<'_>,
+    sender: &Sender,
+    fields: &mut HeaderChanges,
+) -> Result<Admitted<'a>, Refusal> {
+    let origin = destination(context, api_request)?;
+    let claims = passed_claims(context, sender)?;
+    if api_request.route.signed_in && sender.is_anonymous() {
+        fields.set("www-authenticate", "Bearer realm=\"weir\"");
+        return Err(Refusal::new(RequestOutcome::Other, response::sign_in_required()));
+    }
+    // Without keys, no user's token can be verified, so these are not counted as bad tokens.
+    if matches!(
+        sender.credentials,
+        Credentials::Unverifiable(Unverifiable::NoKeys)
+    ) {
+        fields.set("retry-after", &jwks::retry_after_secs(context).to_string());
+        return Err(Refusal::new(
+            RequestOutcome::Unverifiable,
+            response::unverifiable(),
+        ));
+    }
+    count(context, request, api_request.route, sender, fields).await?;
+    match &sender.credentials {
+        Credentials::Unverifiable(_) => {
+            fields.set("retry-after", &jwks::retry_after_secs(context).to_string());
+            Err(Refusal::new(RequestOutcome::UnknownKey, response::unverifiable()))
+        }
+        Credentials::Refused(error) => {
+            fields.set("www-authenticate", &response::challenge(error));
+            let problem = response::unauthenticated(error);
+            Err(Refusal::new(RequestOutcome::BadToken, problem))
+        }
+        Credentials::User(_) | Credentials::Anonymous => Ok(Admitted { origin, claims }),
+    }
+}
+
+/// The origin that the request goes to.
+fn destination<'a>(
+    context: &RequestContext<'a>,
+    api_request: &ApiRequest<'_>,
+) -> Result<&'a Origin, Refusal> {
+    let target = api_request.target;
+    if target.path_and_query().len() > MAX_TARGET_BYTES {
+        return Err(Refusal::new(RequestOutcome::Other, response::uri_too_long()));
+    }
+    let misconfigured = || Refusal::new(RequestOutcome::Failed, response::misconfigured());
     // The configuration has an origin for every route.
-    let Some((name, origin)) = config.origin(route) else {
-        return answered(RequestOutcome::Failed, response::misconfigured(), &fields);
-    };
+    let (name, origin) = context
+        .config
+        .origin(api_request.route)
+        .ok_or_else(misconfigured)?;
     if origin.is_at(target.host()) {
         context.report(
             Event::Internal,
             &format!("{name} is the address of the edge itself: requests would be forwarded in a circle"),
         );
-        return answered(RequestOutcome::Failed, response::misconfigured(), &fields);
+        return Err(misconfigured());
     }
-    let names = &config.assertion_claims;
-    let chosen = signed_in.map(|user| TokenClaims::chosen(&user.claims, names));
-    let claims = match chosen.unwrap_or_else(|| Ok(TokenClaims::default())) {
-        Ok(claims) => claims,
-        Err(error) => return answered(RequestOutcome::Other, response::claims_too_long(error), &fields),
+    Ok(origin)
+}
+
+/// The claims of the user's token that the origin receives.
+fn passed_claims(context: &RequestContext<'_>, sender: &Sender) -> Result<TokenClaims, Refusal> {
+    let Some(user) = sender.user() else {
+        return Ok(TokenClaims::default());
     };
-    if route.signed_in && matches!(credentials, Credentials::Anonymous) {
-        fields.set("www-authenticate", "Bearer realm=\"weir\"");
-        return answered(RequestOutcome::Other, response::sign_in_required(), &fields);
+    TokenClaims::chosen(&user.claims, &context.config.assertion_claims)
+        .map_err(|error| Refusal::new(RequestOutcome::Other, response::claims_too_long(error)))
+}
+
+/// Counts the request, unless its address is exempt. Adds the fields of its limits to the response.
+async fn count(
+    context: &RequestContext<'_>,
+    request: &Request,
+    route: &Route,
+    sender: &Sender,
+    fields: &mut HeaderChanges,
+) -> Result<(), Refusal> {
+    let config = context.config;
+    let is_user = sender.user().is_some();
+    if sender.is_anonymous() && contain(&config.allow, sender.address) {
+        return Ok(());
     }
-    // Without keys, no user's token can be verified, so these are not counted as bad tokens.
-    if matches!(credentials, Credentials::Unverifiable(Unverifiable::NoKeys)) {
-        fields.set("retry-after", &jwks::retry_after_secs(context).to_string());
-        return answered(RequestOutcome::Unverifiable, response::unverifiable(), &fields);
-    }
-    let detail = match (&credentials, user) {
-        (Credentials::Refused(_) | Credentials::Unverifiable(_), _) => response::TOO_MANY_BAD_TOKENS,
-        (_, Some(_)) => response::TOO_MANY_OF_USER,
-        (_, None) => response::TOO_MANY_ANONYMOUS,
-    };
-    let is_exempt = matches!(credentials, Credentials::Anonymous) && is_in(&config.allow);
-    let decision = if is_exempt {
-        None
-    } else {
-        let key = address.key.within(config.ipv6_prefix);
-        decide(context, request, route, key, &credentials).await
-    };
-    match decision {
-        None => {}
+    let key = sender.address.key.within(config.ipv6_prefix);
+    match decide(context, request, route, key, &sender.credentials).await {
+        None => Ok(()),
         Some(RateLimitDecision::Admitted(status)) => {
-            response::add_rate_limit_fields(&status, user.is_some(), &mut fields);
+            response::add_rate_limit_fields(&status, is_user, fields);
+            Ok(())
         }
         Some(RateLimitDecision::Denied(status)) => {
-            response::add_rate_limit_fields(&status, user.is_some(), &mut fields);
+            response::add_rate_limit_fields(&status, is_user, fields);
             fields.set("retry-after", &status.retry_after().to_string());
-            let outcome = match (&credentials, route.class, user) {
-                (Credentials::Refused(_) | Credentials::Unverifiable(_), _, _) => RequestOutcome::BadToken,
-                (_, _, Some(_)) => RequestOutcome::DeniedUser,
-                (_, RouteClass::Limited | RouteClass::Own, None) => RequestOutcome::Denied,
-                (_, RouteClass::Other | RouteClass::Unlimited, None) => RequestOutcome::DeniedRead,
-            };
-            return answered(outcome, response::too_many_requests(&status, detail), &fields);
+            let (outcome, detail) = denial(&sender.credentials, route.class);
+            Err(Refusal::new(
+                outcome,
+                response::too_many_requests(&status, detail),
+            ))
         }
         Some(RateLimitDecision::Unavailable) => {
             fields.set("retry-after", "10");
-            let problem = response::counting_unavailable(user.is_some());
-            return answered(RequestOutcome::Uncountable, problem, &fields);
+            let problem = response::counting_unavailable(is_user);
+            Err(Refusal::new(RequestOutcome::Uncountable, problem))
         }
     }
-    if let Credentials::Unverifiable(_) = credentials {
-        fields.set("retry-after", &jwks::retry_after_secs(context).to_string());
-        return answered(RequestOutcome::UnknownKey, response::unverifiable(), &fields);
-    }
-    if let Credentials::Refused(error) = &credentials {
-        fields.set("www-authenticate", &response::challenge(error));
-        let response = response::problem(&response::unauthenticated(error), &fields);
-        return Handled::new(RequestOutcome::BadToken, response);
-    }
-    match api_request.drill {
-        Some("trap") if config.drills => trap_drill(),
-        Some(_) if config.drills => panic_drill(),
-        _ => {}
-    }
+}
 
-    let trace = Trace::new(context.request_id, api_request.traceparent);
-    let outgoing = Outgoing {
+/// How a denial is counted, and its text for the client.
+fn denial(credentials: &Credentials, class: RouteClass) -> (RequestOutcome, &'static str) {
+    match (credentials, class) {
+        (Credentials::Refused(_) | Credentials::Unverifiable(_), _) => {
+            (RequestOutcome::BadToken, response::TOO_MANY_BAD_TOKENS)
+        }
+        (Credentials::User(_), _) => (RequestOutcome::DeniedUser, response::TOO_MANY_OF_USER),
+        (Credentials::Anonymous, RouteClass::Limited | RouteClass::Own) => {
+            (RequestOutcome::Denied, response::TOO_MANY_ANONYMOUS)
+        }
+        (Credentials::Anonymous, RouteClass::Other | RouteClass::Unlimited) => {
+            (RequestOutcome::DeniedRead, response::TOO_MANY_ANONYMOUS)
+        }
+    }
+}
+
+fn outgoing<'a>(
+    request: &'a Request,
+    api_request: &ApiRequest<'a>,
+    sender: &'a Sender,
+    admitted: &'a Admitted<'_>,
+    trace: &'a Trace,
+) -> Outgoing<'a> {
+    let ApiRequest {
+        route,
+        target,
+        credentials,
+        ..
+    } = api_request;
+    Outgoing {
         request,
-        origin,
+        origin: admitted.origin,
         method: api_request.method,
         host: target.host(),
         scheme: target.scheme(),
         path_and_query: target.path_and_query(),
-        user: signed_in,
-        claims: &claims,
-        authorization: api_request
-            .credentials
-            .authorization
-            .filter(|_| route.passes_authorization),
-        cookie: api_request.credentials.cookie.filter(|_| route.passes_cookie),
-        address,
-        trace: &trace,
-    };
+        user: sender.user(),
+        claims: &admitted.claims,
+        authorization: credentials.authorization.filter(|_| route.passes_authorization),
+        cookie: credentials.cookie.filter(|_| route.passes_cookie),
+        address: sender.address,
+        trace,
+    }
+}
+
+/// Forwards the request, and passes the origin's response on. `started` is when the handling began.
+async fn forward_to_origin(
+    context: &RequestContext<'_>,
+    outgoing: &Outgoing<'_>,
+    mut fields: HeaderChanges,
+    started: u64,
+) -> Result<Handled, JsValue> {
     let before_origin = clock::now_ms();
-    let forwarded = forward::send(context, &outgoing).await?;
+    let forwarded = forward::send(context, outgoing).await?;
     let (edge_ms, origin_ms) = (before_origin - started, clock::now_ms() - before_origin);
     fields.append(
         "server-timing",
         &format!("edge;dur={edge_ms}, origin;dur={origin_ms}"),
     );
-    let response = match forwarded {
-        Forwarded::Response(response) => forward::pass(context, &response, &fields),
+    let user = outgoing.user.map(|user| &user.identity);
+    let outcome = match user {
+        Some(_) => RequestOutcome::User,
+        None => RequestOutcome::Anonymous,
+    };
+    match forwarded {
+        Forwarded::Response(response) => Ok(Handled {
+            outcome,
+            user: user.cloned(),
+            response: forward::pass(context, &response, &fields)?,
+        }),
         Forwarded::Problem(problem) => {
             // The origin may be there again soon.
             if matches!(problem.status, 502 | 504) {
                 fields.set("retry-after", "2");
             }
-            if matches!(problem.status, 400 | 408 | 413) {
-                return answered(RequestOutcome::Other, problem, &fields);
-            }
-            response::problem(&problem, &fields)
+            let is_clients = matches!(problem.status, 400 | 408 | 413);
+            let outcome = if is_clients {
+                RequestOutcome::Other
+            } else {
+                outcome
+            };
+            Refusal::new(outcome, problem).answer(user, &fields)
         }
-    };
-    Ok(Handled {
-        outcome: if user.is_some() {
-            RequestOutcome::User
-        } else {
-            RequestOutcome::Anonymous
-        },
-        user: user.cloned(),
-        response: response?,
-    })
+    }
 }
 
 /// Decides by the policies of the route; `None` for a request without one. In shadow mode, a denial is
