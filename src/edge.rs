@@ -49,9 +49,10 @@ enum Header {
     CfWorker,
     XForwardedFor,
     XRealIp,
+    Upgrade,
 }
 
-const READ: [(Header, &str); 12] = [
+const READ: [(Header, &str); 13] = [
     (Header::Origin, "origin"),
     (Header::PreflightMethod, "access-control-request-method"),
     (Header::PreflightHeaders, "access-control-request-headers"),
@@ -64,6 +65,7 @@ const READ: [(Header, &str); 12] = [
     (Header::CfWorker, "cf-worker"),
     (Header::XForwardedFor, "x-forwarded-for"),
     (Header::XRealIp, "x-real-ip"),
+    (Header::Upgrade, "upgrade"),
 ];
 
 /// The values of these headers in one request.
@@ -188,6 +190,10 @@ async fn route(
             cookie: headers.get(Header::Cookie),
         },
         traceparent: headers.get(Header::Traceparent),
+        opens_websocket: method == "GET"
+            && headers
+                .get(Header::Upgrade)
+                .is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket")),
         drill: headers.get(Header::Drill),
         address: AddressHeaders {
             cf_connecting_ip: headers.get(Header::CfConnectingIp),
@@ -226,6 +232,7 @@ struct ApiRequest<'a> {
     target: Target<'a>,
     credentials: CredentialHeaders<'a>,
     traceparent: Option<&'a str>,
+    opens_websocket: bool,
     /// The header `Weir-Drill-Panic`: `trap` is a trap without a panic, anything else a panic.
     drill: Option<&'a str>,
     address: AddressHeaders<'a>,
@@ -491,6 +498,7 @@ fn outgoing<'a>(
         host: target.host(),
         scheme: target.scheme(),
         path_and_query: target.path_and_query(),
+        opens_websocket: api_request.opens_websocket,
         user: sender.user(),
         claims: &admitted.claims,
         authorization: credentials.authorization.filter(|_| route.passes_authorization),

@@ -51,6 +51,8 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) host: &'a str,
     pub(crate) scheme: &'a str,
     pub(crate) path_and_query: &'a str,
+    /// The client asks for a WebSocket, the only protocol that the runtime can upgrade to.
+    pub(crate) opens_websocket: bool,
     pub(crate) user: Option<&'a User>,
     /// The claims of the user's token that the origin receives.
     pub(crate) claims: &'a TokenClaims,
@@ -116,8 +118,9 @@ pub(crate) async fn send(
         Ok(response) => {
             let response: Response = response.unchecked_into();
             let status = response.status();
+            let is_upgrade = status == 101 && outgoing.opens_websocket;
             // No response can be made with any other.
-            if (200..600).contains(&status) {
+            if is_upgrade || (200..600).contains(&status) {
                 return Ok(Forwarded::Response(response));
             }
             context.report(
@@ -205,6 +208,9 @@ fn request_changes(context: &RequestContext<'_>, outgoing: &Outgoing<'_>) -> Res
         changes
             .set("x-forwarded-for", &address)
             .set("x-real-ip", &address);
+    }
+    if outgoing.opens_websocket {
+        changes.set("upgrade", "websocket");
     }
     if !outgoing.trace.continued {
         changes.remove("tracestate");
