@@ -722,7 +722,10 @@ mod tests {
         let Found::Route(route) = config.routes.find("GET", "/v1/x") else {
             panic!("there is a route");
         };
-        let site = Origin::Service("SITE".to_owned());
+        let site = Origin::Service {
+            binding: "SITE".to_owned(),
+            base: None,
+        };
         assert_eq!(config.origin(route), Some(("site", &site)));
         let all = json!([{"path": "/v1/*", "origin": "site"}]);
         for (routes, more, start) in [

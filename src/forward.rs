@@ -79,17 +79,15 @@ pub(crate) async fn send(
     let changes = request_changes(context, outgoing)?;
     let (url, service) = match outgoing.origin {
         Origin::Url { base, .. } => (format!("{base}{}", outgoing.path_and_query), None),
-        Origin::Service(binding) => {
-            let Outgoing {
-                scheme,
-                host,
-                path_and_query,
-                ..
-            } = outgoing;
-            (
-                format!("{scheme}://{host}{path_and_query}"),
-                Some(binding.as_str()),
-            )
+        Origin::Service { binding, base } => {
+            let url = match base {
+                Some(base) => format!("{base}{}", outgoing.path_and_query),
+                None => format!(
+                    "{}://{}{}",
+                    outgoing.scheme, outgoing.host, outgoing.path_and_query
+                ),
+            };
+            (url, Some(binding.as_str()))
         }
     };
     let sent = with_filters(config, |filters| {

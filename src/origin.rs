@@ -17,8 +17,12 @@ pub(crate) enum Origin {
         /// The host, with a port unless it is the usual one, as in the URLs of requests.
         host: String,
     },
-    /// Another Worker, by the name of the service binding. It gets the client's URL.
-    Service(String),
+    /// A binding with a method `fetch`: another Worker, a service in a private network, or a client certificate.
+    Service {
+        binding: String,
+        /// Scheme, host and port of the URLs that it gets. Default: those of the client's URL.
+        base: Option<String>,
+    },
 }
 
 impl Origin {
@@ -27,13 +31,10 @@ impl Origin {
     /// # Errors
     /// What is wrong with the URL.
     pub(crate) fn from_url(text: &str) -> Result<Self, String> {
-        let uri: Uri = url::parse_trusted(text).map_err(|error| error.to_string())?;
-        if uri.path_and_query().is_some_and(|path| path != "/") || text.contains('#') {
-            return Err("expected a URL without path and query".to_owned());
-        }
+        let uri = url::parse_trusted(text).map_err(|error| error.to_string())?;
         Ok(Self::Url {
             host: url::usual_host(&uri),
-            base: uri.to_string().trim_end_matches('/').to_owned(),
+            base: base(&uri, text)?,
         })
     }
 
@@ -41,7 +42,7 @@ impl Origin {
     pub(crate) fn is_at(&self, requested_host: &str) -> bool {
         match self {
             Self::Url { host, .. } => host == requested_host,
-            Self::Service(_) => false,
+            Self::Service { .. } => false,
         }
     }
 
@@ -49,13 +50,21 @@ impl Origin {
     pub(crate) fn is_loopback(&self) -> bool {
         match self {
             Self::Url { host, .. } => url::is_loopback(host),
-            Self::Service(_) => false,
+            Self::Service { .. } => false,
         }
     }
 }
 
-/// Reads origins from JSON: an object whose members are a URL, or `{"service": BINDING}`. `is_service` checks the name of
-/// a binding. `name` is that of the setting.
+/// Scheme, host and port of a URL that has nothing else.
+fn base(uri: &Uri, text: &str) -> Result<String, String> {
+    if uri.path_and_query().is_some_and(|path| path != "/") || text.contains('#') {
+        return Err("expected a URL without path and query".to_owned());
+    }
+    Ok(uri.to_string().trim_end_matches('/').to_owned())
+}
+
+/// Reads origins from JSON: an object whose members are a URL, or `{"service": BINDING}`, which may also have `url`.
+/// `is_service` checks the name of a binding. `name` is that of the setting.
 ///
 /// # Errors
 /// All errors, each with the path of the faulty member.
@@ -90,17 +99,40 @@ pub(crate) fn from_json(
 fn origin(value: &Value, is_service: impl Fn(&str) -> bool) -> Result<Origin, String> {
     match value {
         Value::String(text) => Origin::from_url(text.trim()).map_err(|error| format!(": {error}")),
-        Value::Object(members) if members.len() == 1 && members.contains_key("service") => {
-            match members.get("service") {
-                Some(Value::String(binding)) if is_service(binding) => Ok(Origin::Service(binding.clone())),
-                Some(Value::String(binding)) => Err(format!(
-                    ".service: `{binding}` is not a service binding; add it to [[services]]"
-                )),
-                _ => Err(".service: expected the name of a binding in [[services]]".to_owned()),
-            }
+        Value::Object(members)
+            if members
+                .keys()
+                .all(|key| ["service", "url"].contains(&key.as_str())) =>
+        {
+            let binding = match members.get("service") {
+                Some(Value::String(binding)) if is_service(binding) => binding.clone(),
+                Some(Value::String(binding)) => {
+                    return Err(format!(
+                        ".service: `{binding}` is not a service binding; add it to [[services]]"
+                    ));
+                }
+                _ => return Err(".service: expected the name of a binding in [[services]]".to_owned()),
+            };
+            let base = members.get("url").map(service_base).transpose();
+            Ok(Origin::Service {
+                binding,
+                base: base.map_err(|error| format!(".url: {error}"))?,
+            })
         }
         _ => Err(": expected a URL, or {\"service\": BINDING}".to_owned()),
     }
+}
+
+/// The base of a service's URLs. Plain HTTP is allowed, because the binding protects the request.
+fn service_base(value: &Value) -> Result<String, String> {
+    let expected = "expected an http:// or https:// URL, such as `http://api.internal`";
+    let text = value.as_str().ok_or(expected)?.trim();
+    let uri: Uri = text.parse().map_err(|_| expected)?;
+    let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
+    if !is_http || text.contains('@') {
+        return Err(expected.to_owned());
+    }
+    base(&uri, text)
 }
 
 #[cfg(test)]
@@ -114,7 +146,13 @@ mod tests {
         let origins =
             read(json!({"shop": "https://Shop.example.com:443/", "site": {"service": "SITE"}})).unwrap();
         assert!(origins["shop"].is_at("shop.example.com"));
-        assert_eq!(origins["site"], Origin::Service("SITE".to_owned()));
+        let service = |base: Option<&str>| Origin::Service {
+            binding: "SITE".to_owned(),
+            base: base.map(str::to_owned),
+        };
+        assert_eq!(origins["site"], service(None));
+        let origins = read(json!({"site": {"service": "SITE", "url": "http://api.internal:8080/"}})).unwrap();
+        assert_eq!(origins["site"], service(Some("http://api.internal:8080")));
         assert_eq!(read(json!({})), Ok(BTreeMap::new()));
 
         let errors = read(json!({
@@ -122,8 +160,12 @@ mod tests {
             "b": "https://shop.example.com/v1",
             "c": {"service": "OTHER"},
             "d": {"service": 1},
-            "e": {"service": "SITE", "url": "https://shop.example.com"},
+            "e": {"service": "SITE", "name": "x"},
             "f": 5,
+            "g": {"url": "https://shop.example.com"},
+            "h": {"service": "SITE", "url": "ftp://shop.example.com"},
+            "i": {"service": "SITE", "url": "https://shop.example.com/v1"},
+            "j": {"service": "SITE", "url": 1},
         }))
         .unwrap_err();
         let starts = [
@@ -133,6 +175,10 @@ mod tests {
             "ORIGINS.d.service: expected the name",
             "ORIGINS.e: expected a URL, or",
             "ORIGINS.f: expected a URL, or",
+            "ORIGINS.g.service: expected the name",
+            "ORIGINS.h.url: expected an http:// or",
+            "ORIGINS.i.url: expected a URL without path",
+            "ORIGINS.j.url: expected an http:// or",
         ];
         assert_eq!(errors.len(), starts.len(), "{errors:?}");
         for (error, start) in errors.iter().zip(starts) {

@@ -33,8 +33,13 @@ test("a route chooses its origin: a URL or a service binding", async () => {
       secrets: origin.secrets,
       without: ["LIMITED_ROUTES"],
       vars: {
-        ORIGINS: { shop: shop.url, site: { service: "SITE" } },
+        ORIGINS: {
+          shop: shop.url,
+          site: { service: "SITE" },
+          internal: { service: "SITE", url: "http://api.internal:8080" },
+        },
         ROUTES: [
+          { path: "/internal/*", origin: "internal" },
           { path: "/shop/*", origin: "shop" },
           { path: "/site/*", origin: "site", pass: ["cookie"] },
           { path: "/api/*" },
@@ -69,6 +74,8 @@ test("a route chooses its origin: a URL or a service binding", async () => {
   assert.equal(seen.headers["x-real-ip"], "203.0.113.1");
   assert.match(seen.headers["weir-assertion"] ?? "", /^eyJ/);
   assert.equal((await ask("/site/broken")).status, 502);
+  const internal = (await (await ask("/internal/a?b=c")).json()) as { url: string };
+  assert.equal(internal.url, "http://api.internal:8080/internal/a?b=c", "a service gets the URL that is set for it");
   assert.equal(origin.received.length, 1);
 });
 
