@@ -256,7 +256,7 @@ async fn page(
     not_found(context, origin)
 }
 
-/// Who sent a request to the API.
+/// The sender of a request to the API.
 struct Sender {
     address: ClientAddress,
     credentials: Credentials,

@@ -142,7 +142,7 @@ const cases: Case[] = await (async () => {
 })();
 
 for (const [language, { file, code, command }] of Object.entries(programs)) {
-  test(`the verifier in ${language} accepts what the edge signs and nothing else`, { timeout: 120_000 }, (context) => {
+  test(`the ${language} verifier accepts only the edge's assertions`, { timeout: 120_000 }, (context) => {
     writeFileSync(join(folder, file), code);
     const [program = "", ...args] = command;
     const input = JSON.stringify({ secret: origin.secrets.edge, cases });
