@@ -11,7 +11,7 @@ import { report, violations } from "./report.ts";
 import { chaos, type Result } from "./run.ts";
 import { sample } from "./watch.ts";
 
-/** The lifetime of what both tests of a run need. */
+/** The lifetime of what both tests share. */
 const file = { after };
 whenOver(file, () => {});
 
@@ -19,16 +19,16 @@ const seed = 18;
 const parts = ["serve-1", "work-1", "schedule-1", "fleet-1"];
 const clocks = { clocks: true };
 
-/** Whose clocks jump; that of nothing in particular is PostgreSQL's. */
+/** The parts with clocks that jump; `undefined` is PostgreSQL. */
 const kindsOfParts = ["serve", "work", "schedule", undefined];
 
 describe("a plan of faults", () => {
-  it("is the same for the same seed, and another for another", () => {
+  it("depends only on the seed", () => {
     assert.deepEqual(planOf(seed, 600_000, parts, clocks), planOf(seed, 600_000, parts, clocks));
     assert.notDeepEqual(planOf(seed, 600_000, parts, clocks), planOf(seed + 1, 600_000, parts, clocks));
   });
 
-  it("has every kind of fault within ten minutes, and none after its end", () => {
+  it("has every kind of fault in ten minutes, and none after its end", () => {
     const plan = planOf(seed, 600_000, parts, clocks);
     assert.equal(new Set(plan.map(({ kind }) => kind)).size, 24);
     for (const { at, lasts } of plan) assert.ok(at + lasts <= 600_000);
@@ -53,7 +53,7 @@ describe("a minute of chaos", { skip: !canFreeze && "needs Linux", timeout: 840_
       minutes: 1,
       logs: join(logs, `chaos-${seed}`),
       fleet,
-      // The same plan on every machine. A clock that is set back delays the end by up to a minute, too.
+      // The plan must be the same on every machine. A clock that is set back may also delay the end by up to a minute.
       clocks: false,
       tell: (line) => lines.push(line),
     });
@@ -71,9 +71,9 @@ describe("a minute of chaos", { skip: !canFreeze && "needs Linux", timeout: 840_
       const acknowledged = clients.entries.find(({ jobs, service }) => jobs?.length === 1 && service === "post");
       assert.ok(acknowledged?.jobs);
       const [job] = acknowledged.jobs;
-      // It says that it was told of a job that is not there.
+      // The client claims a job that does not exist.
       const invented = { ...acknowledged, numbers: [-1], jobs: [-1] };
-      // It was refused, and its job is there.
+      // The submission was refused, but its job exists.
       const refused = { ...acknowledged, jobs: [], refused: true, unknown: false };
       const lied = await judge(installation, admin, [...clients.entries, invented, { ...refused, jobs: undefined }]);
       assert.deepEqual([lied.lost.length, lied.doubled.length], [1, 1]);

@@ -6,32 +6,32 @@ import type { Installation } from "./installation.ts";
 import { Seed } from "./seed.ts";
 import type { User } from "./users.ts";
 
-/** Who has no answer after this many milliseconds asks again, or gives up. */
+/** The timeout of a request in milliseconds. Then the client retries, or gives up. */
 const patience = 10_000;
 
-/** An answer that takes longer than this many milliseconds counts as none in the availability. */
+/** Slower answers, in milliseconds, count as unavailability. */
 const inTime = 2_000;
 
-/** What a client wanted and what it was told: its own ledger, which Weir knows nothing of. */
+/** A client's submission and the answers to it. Weir does not know these records. */
 export interface Entry {
   user: User;
-  /** The numbers of its jobs, which their arguments have; several are a batch, all or none. */
+  /** The numbers in the arguments of its jobs. Several are a batch: all or none. */
   numbers: number[];
   service: string;
-  /** By HTTP, or in a transaction of the client's own by `weir_submit`. */
+  /** By HTTP, or by `weir_submit` in the client's transaction. */
   way: "http" | "sql";
-  /** With an Idempotency-Key it asks until it is told something; without one only once. */
+  /** With an Idempotency-Key, the client repeats the request until it gets an answer; without one, it sends it once. */
   key: string | undefined;
-  /** The jobs that were acknowledged. */
+  /** The acknowledged jobs. */
   jobs?: number[];
   refused: boolean;
-  /** Some attempt had no answer that says what became of it. */
+  /** Whether some attempt got no answer with an outcome. */
   unknown: boolean;
-  /** It asked for its cancellation. */
+  /** Whether the client cancelled it. */
   cancelled: boolean;
 }
 
-/** One request for a submission: when it began, how long it took, and whether it was answered in time, yes or no. */
+/** A submission request: its start, its duration, and whether it was answered in time. */
 export interface Request {
   at: number;
   took: number;
@@ -40,11 +40,11 @@ export interface Request {
 
 type Told = { jobs: number[] } | "refused" | "unknown";
 
-/** Clients that submit at random, each for a user of its own, until they are told to stop. */
+/** Clients that submit at random, one for each user, until they are stopped. */
 export class Clients {
   readonly entries: Entry[] = [];
   readonly requests: Request[] = [];
-  /** Answers that no client can expect, such as 500. */
+  /** Answers that no client should get, such as 500. */
   readonly strange: string[] = [];
   #installation: Installation;
   #sql: postgres.Sql;
@@ -54,7 +54,7 @@ export class Clients {
   #abandoned = false;
   #open: Promise<unknown>[];
 
-  /** `pause`: between two submissions of a user, in milliseconds on average. */
+  /** `pause`: the average time between two submissions of a user, in milliseconds. */
   constructor(installation: Installation, users: User[], options: { seed: number; pause: number }) {
     this.#installation = installation;
     this.#pause = options.pause;
@@ -62,14 +62,14 @@ export class Clients {
     this.#open = users.map((user, n) => this.#live(user, new Seed(options.seed * 1_000 + n)));
   }
 
-  /** No new ones; resolves when all with a key have an answer. */
+  /** Stops new submissions. Resolves when all submissions with a key have an answer. */
   async stop(): Promise<void> {
     this.#stopped = true;
     await Promise.all(this.#open);
     await this.#sql.end({ timeout: 2 });
   }
 
-  /** No new ones, and nobody asks again: what they were told does not matter any more. */
+  /** Stops new submissions and all retries. The outcomes no longer matter. */
   abandon(): void {
     this.#stopped = true;
     this.#abandoned = true;
@@ -119,7 +119,7 @@ export class Clients {
     const [job] = entry.jobs ?? [];
     if (!cancels || job === undefined) return;
     entry.cancelled = true;
-    // It may come too late, or not at all.
+    // The cancellation may arrive too late, or not at all.
     await this.#fetch(entry, `/api/jobs/${job}`, { method: "DELETE" }).catch(() => undefined);
   }
 
@@ -148,7 +148,7 @@ export class Clients {
   async #bySql(entry: Entry, fails: number): Promise<Told> {
     const [order = 0] = entry.numbers;
     const options = entry.key ? { idempotency_key: entry.key } : {};
-    // One message with both statements is one transaction, of which nothing is left when its connection breaks.
+    // One message with both statements is one transaction. If its connection breaks, nothing of it is left.
     const transaction = `
       SELECT outcome, job_id::int FROM weir_submit('${entry.user.id}', '${entry.service}',
         '${JSON.stringify({ order, fails })}', NULL, '${JSON.stringify(options)}');
@@ -159,7 +159,7 @@ export class Clients {
       },
       () => "unknown" as const,
     );
-    // Whoever stands still behind a proxy is not told that it does.
+    // A client behind a frozen proxy gets no error.
     const late = sleep(patience).then(() => "unknown" as const);
     return Promise.race([asked, late]);
   }

@@ -5,11 +5,11 @@ import { host } from "../../scripts/lib/ports.ts";
 import { sleep } from "../../scripts/lib/sleep.ts";
 import { type Lifetime, required, whenOver } from "../harness/lifetime.ts";
 
-/** What the handlers leave outside of the database: a program appends a line to a file, an endpoint remembers. */
+/** The effects of handlers outside the database: a program appends a line to a file, an endpoint remembers. */
 export class Effects {
   readonly port: number;
   readonly url: string;
-  /** The program. It fails at its first attempt where the arguments say so. */
+  /** The program. Its first attempt fails if the arguments ask for it. */
   readonly script: string;
   #file: string;
   #posted: Map<number, number>;
@@ -32,7 +32,7 @@ export class Effects {
   static async start(lifetime: Lifetime): Promise<Effects> {
     const posted = new Map<number, number>();
     const server = createServer((request, response) => {
-      // A process that is killed while it sends has no answer to get.
+      // The process may be killed while it sends.
       void answer(request, response, posted).catch(() => response.destroy());
     });
     server.on("clientError", (_error, socket) => socket.destroy());
@@ -44,7 +44,7 @@ export class Effects {
     return new Effects((server.address() as { port: number }).port, posted);
   }
 
-  /** How often each job had its effect. */
+  /** How many effects each job had. */
   perJob(): Map<number, number> {
     const counts = new Map(this.#posted);
     for (const line of readFileSync(this.#file, "utf8").split("\n")) {

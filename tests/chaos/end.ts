@@ -3,11 +3,11 @@ import { sleep } from "../../scripts/lib/sleep.ts";
 import type { Installation } from "./installation.ts";
 
 /**
- * A River client in Go has no heartbeat, so what a dead one has left behind is taken back after an hour. For those that
- * are known to be dead, the hour is over at once.
+ * A River client in Go has no heartbeat, so the jobs of a dead one are taken over after an hour. For clients that are
+ * known to be dead, this ends the hour at once.
  */
 export async function bury(admin: postgres.Sql, { dead }: Installation): Promise<void> {
-  // Its session may have begun while the database was read-only.
+  // The session may have started while the database was read-only.
   await admin`SET default_transaction_read_only = off`;
   await admin`
     UPDATE river_job SET attempted_at = attempted_at - interval '2 hours'
@@ -16,7 +16,7 @@ export async function bury(admin: postgres.Sql, { dead }: Installation): Promise
       AND attempted_at > now() - interval '1 hour'`;
 }
 
-/** Does it again and again, since what a dead client had sent may arrive late. Returns what ends it. */
+/** Repeats `bury`, because statements of a dead client may arrive late. Returns a function that stops it. */
 export function burying(installation: Installation): () => Promise<void> {
   let stopped = false;
   const over = (async () => {
@@ -31,12 +31,12 @@ export function burying(installation: Installation): () => Promise<void> {
 }
 
 /**
- * After the last fault: how many seconds it takes until every slot that an attempt from before has held is free again;
- * nothing when it takes longer than `within` seconds.
+ * After the last fault: the seconds until every slot of an earlier attempt is free again; `undefined` if that takes
+ * longer than `within` seconds.
  */
 export async function slotsBack(admin: postgres.Sql, within: number): Promise<number | undefined> {
   const begun = performance.now();
-  // Not by when they began, which clocks that jump have said.
+  // Not by their start times, which come from clocks that jump.
   const [before] = await admin`
     SELECT coalesce(json_agg(json_build_object('id', id, 'attempt', attempt)), '[]')::text AS all
     FROM river_job WHERE state = 'running'`;
@@ -56,7 +56,10 @@ const held = `
   JOIN quota_reservations r ON r.job_id = j.id
   WHERE r.admitted_at IS NOT NULL`;
 
-/** Waits until every job has ended and holds nothing. Returns what is left when that takes longer than `within` seconds. */
+/**
+ * Waits until every job has ended and holds nothing. Returns the remaining jobs if that takes longer than `within`
+ * seconds.
+ */
 export async function drained(admin: postgres.Sql, within: number): Promise<string[]> {
   for (const deadline = performance.now() + within * 1000; ; await sleep(200)) {
     const left = await admin`
@@ -66,7 +69,7 @@ export async function drained(admin: postgres.Sql, within: number): Promise<stri
       WHERE j.args ? 'order' AND (j.finalized_at IS NULL OR r.job_id IS NOT NULL)`;
     if (left.length === 0) return [];
     if (performance.now() > deadline) return left.map(({ what }) => what as string);
-    // River's own retries of a client in Go wait for minutes.
+    // A Go client's retries, by River's default policy, wait for minutes.
     await admin`
       UPDATE river_job SET scheduled_at = now()
       WHERE args ? 'order' AND state = 'retryable' AND scheduled_at > now() + interval '10 s'`;

@@ -25,7 +25,7 @@ const does: Record<Kind, Does> = {
     await readOnly(database, "on");
     await sleep(lasts);
     await readOnly(database, "off");
-    // A session keeps what it began with, which those of a real standby do not.
+    // Open sessions stay writable, unlike those of a real standby.
     await asAdmin(database, terminate);
   },
   "no connection left": ({ database }, { lasts }) => withoutConnections(database, lasts / 1000),
@@ -73,7 +73,7 @@ const does: Record<Kind, Does> = {
     }),
 };
 
-/** Lets all of a plan happen, each at its time, as far as what it happens to is not under another yet. */
+/** Runs all faults of a plan, each at its time, and not before an earlier fault of the same part has ended. */
 export async function happen(
   installation: Installation,
   plan: Fault[],
@@ -91,7 +91,7 @@ export async function happen(
       try {
         await does[fault.kind](installation, fault);
       } catch (error) {
-        // Of an outside session that a fault of another part has ended.
+        // The error of an outside session that another fault has ended.
         failures.push(`${fault.kind}: ${error instanceof Error ? error.message : error}`);
       }
       await restored(installation, fault);
@@ -103,12 +103,12 @@ export async function happen(
   return { failures };
 }
 
-/** More than a lease, mostly. */
+/** Usually more than a lease. */
 export function secondsOff(count: number): number {
   return 5 * count;
 }
 
-/** Its clock is off by up to a minute, and then is the machine's again, which is a jump the other way. */
+/** Changes a part's clock by up to a minute, then sets it back, which is a jump in the other direction. */
 async function shown(
   { clocks }: Installation,
   name: string | undefined,
@@ -122,7 +122,7 @@ async function shown(
   clock.set(0);
 }
 
-/** What a session could not take back, since another fault ended it. */
+/** Reverts what the session could not revert, because another fault ended it. */
 async function restored({ database }: Installation, { kind }: Fault): Promise<void> {
   if (kind !== "PostgreSQL read-only" && kind !== "each COMMIT takes 100 ms longer") return;
   for (;;) {
@@ -162,7 +162,7 @@ function restarted(signal: NodeJS.Signals): Does {
   };
 }
 
-/** As many COMMITs, or as come in the time. */
+/** Fails that many COMMITs, or as many as arrive in the time. */
 async function commitsFail(
   { proxy }: DatabaseBehindProxy,
   { count, lasts }: Fault,
@@ -172,9 +172,9 @@ async function commitsFail(
   void proxy.failCommits(0, how);
 }
 
-/** Takes a job's row and its holder's the other way round than settlements do; either side may be the one that loses. */
+/** Locks a job's row and its holder's row in the opposite order of settlements. Either side may lose. */
 async function crossed(sql: postgres.Sql): Promise<void> {
-  // Who waits longer before it looks for a deadlock does not find it, and is not the one that is ended.
+  // The session with the longer deadlock timeout does not detect the deadlock, and is not ended.
   const patience = Math.random() < 0.7 ? "10s" : "10ms";
   try {
     await sql.unsafe(`DO $$ DECLARE job bigint; owner uuid; BEGIN

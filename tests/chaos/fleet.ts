@@ -2,7 +2,7 @@ import { join } from "node:path";
 import { root } from "../../scripts/lib/paths.ts";
 import { attempt } from "../../scripts/lib/process.ts";
 
-/** Builds the fleet in Go into this folder; nothing where Go is not installed or cannot build it, except in CI. */
+/** Builds the Go fleet into this folder. Returns `undefined` if Go is missing or cannot build it, except in CI. */
 export async function buildFleet(folder: string): Promise<string | undefined> {
   const program = join(folder, "fleet");
   const built = await attempt("go", ["build", "-o", program, "./example"], { cwd: join(root, "clients", "go") });

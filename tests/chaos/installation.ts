@@ -10,33 +10,34 @@ import { Clock, forgetClocks } from "./clock.ts";
 import { Effects } from "./effects.ts";
 import { Part } from "./part.ts";
 
-/** Lost the database for longer than the lease, or could not start without it. */
+/** The exit codes of a process that lost the database for longer than the lease, or could not start without it. */
 const copes = [70, 2];
 
 export interface Installation {
   database: DatabaseBehindProxy;
-  /** What all of them connect to. */
+  /** The URL that all of them connect to. */
   url: string;
   env: NodeJS.ProcessEnv;
   parts: Part[];
-  /** Where the API answers. */
+  /** The addresses of the API. */
   origins: string[];
-  /** Where each part of Weir answers /metrics. */
+  /** The address of each part's /metrics. */
   metrics: Map<string, string>;
   /** A service key. */
   key: string;
   effects: Effects;
-  /** Those that somebody works. */
+  /** The services with workers. */
   services: string[];
-  /** What PostgreSQL and each of Weir's processes take for the time, by their names; none if it is the machine's. */
+  /** The clocks of PostgreSQL and of each of Weir's processes, by name; empty if they use the machine's. */
   clocks: Map<string, Clock>;
-  /** Names of River clients in Go that are dead, whose jobs nobody finishes. */
+  /** The names of dead Go clients. Their jobs stay unfinished. */
   dead: Set<string>;
 }
 
 /**
- * Several of each of Weir's processes, and with `fleet`, the program of `clients/go/example`, several of a River fleet in
- * Go; all behind the proxy, unless `direct`, and with `clocks` that can be set. Their logs go into the folder.
+ * Starts several of each of Weir's processes, all behind the proxy unless `direct`. With `fleet`, the program of
+ * `clients/go/example`, also starts several River clients in Go. With `clocks`, their clocks can be set. Their logs go
+ * into the folder.
  */
 export async function startInstallation(
   lifetime: Lifetime,
@@ -115,7 +116,7 @@ export async function startInstallation(
   return installation;
 }
 
-/** Each start has another name, by which what a dead one has left behind is known. */
+/** Each start has a new name, so that the jobs of a dead client can be found. */
 function fleet(installation: Installation, file: string, name: string, onLine: (line: string) => void): Part {
   const called = (start: number): string => `${name}-${start}`;
   return new Part(name, {
@@ -125,7 +126,7 @@ function fleet(installation: Installation, file: string, name: string, onLine: (
       env: { ...process.env, DATABASE_URL: installation.url },
       untilStdinEnds: true,
     }),
-    // It ends at once when it cannot connect; the example has no more patience.
+    // The example ends at once if it cannot connect.
     mayEnd: (code) => code === 1,
     onLine,
     onGone: (start) => installation.dead.add(called(start)),
@@ -138,7 +139,7 @@ async function succeeds(args: string[], env: NodeJS.ProcessEnv): Promise<string>
   return ran.stdout;
 }
 
-/** Three services of one meter: a program, an endpoint, and what the fleet in Go works. */
+/** Three services of one meter: a program, an endpoint, and a service of the Go fleet. */
 function catalogue(effects: Effects): string {
   const plans = [
     ["free", "default", 1],

@@ -12,7 +12,7 @@ interface Job {
   written: number;
 }
 
-/** All jobs with what they were charged, and how often the fleet in Go has written their result. */
+/** All jobs with their charges, and how many results the Go fleet has written for each. */
 const jobs = `
   SELECT j.id::int, (j.args ->> 'order')::int AS number, j.state::text,
          (SELECT count(*)::int FROM usage_events u WHERE u.job_id = j.id) AS charges,
@@ -20,23 +20,23 @@ const jobs = `
          (SELECT count(*)::int FROM results r WHERE r.number = (j.args ->> 'order')::int) AS written
   FROM river_job j WHERE j.args ? 'order'`;
 
-/** What a run has come to, when nothing is under way any more. */
+/** The result of a run after everything has ended. */
 export interface Verdict {
   acknowledged: number;
   completed: number;
   effects: number;
-  /** Acknowledged and not there, or not the job that was acknowledged, or never ended. */
+  /** Acknowledged jobs that do not exist, are not the acknowledged job, or never ended. */
   lost: string[];
-  /** There although it was refused, or more often than it was submitted. */
+  /** Jobs that exist although they were refused, or that exist more often than they were submitted. */
   doubled: string[];
-  /** Charged more or less than once, or charged though it was not completed. */
+  /** Jobs that were not charged exactly once, or were charged but not completed. */
   charges: string[];
-  /** Completed without its effect; in Go, where both are one transaction, not exactly once. */
+  /** Completed jobs without their effect. In Go, where both are one transaction: without exactly one effect. */
   effectless: string[];
   audit: string[];
 }
 
-/** Compares the clients' ledger and the effects with the database, and asks the audit. */
+/** Compares the clients' records and the effects with the database, and runs the audit. */
 export async function judge(installation: Installation, admin: postgres.Sql, entries: Entry[]): Promise<Verdict> {
   const found = (await admin.unsafe(jobs)) as unknown as Job[];
   const byNumber = Map.groupBy(found, ({ number }) => number);

@@ -2,26 +2,26 @@ import { Service } from "../../scripts/lib/process.ts";
 import { sleep } from "../../scripts/lib/sleep.ts";
 import { freeze } from "../harness/processes.ts";
 
-/** Before it is started again, in milliseconds. */
+/** The pause before a restart, in milliseconds. */
 const pause = 500;
 
-/** How long a part may take to end when it is asked to, before it is killed: Weir's own, and a program in Go. */
+/** How long a part may take to end before it is killed: Weir's processes, and programs in Go. */
 const grace = { own: 45_000, others: 150_000 };
 
 interface Make {
   file: string;
   args: string[];
   env: NodeJS.ProcessEnv;
-  /** Ends when its standard input does, and not by SIGTERM. */
+  /** Whether it ends with its standard input instead of by SIGTERM. */
   untilStdinEnds?: boolean;
 }
 
-/** A process that is started again whenever it has ended, as by systemd. */
+/** A process that is restarted whenever it ends, as systemd does. */
 export class Part {
   readonly name: string;
-  /** How often it was started. */
+  /** The number of starts. */
   starts = 0;
-  /** Ends that nothing here has caused and that are no part of how Weir copes. */
+  /** Exits that no fault caused and that Weir does not expect. */
   readonly unexpected: string[] = [];
   #make: (start: number) => Make;
   #mayEnd: (code: number) => boolean;
@@ -38,7 +38,7 @@ export class Part {
       make: (start: number) => Make;
       mayEnd: (code: number) => boolean;
       onLine: (line: string) => void;
-      /** After it has ended, whichever way. */
+      /** Called after it has ended for any reason. */
       onGone?: (start: number) => void;
     },
   ) {
@@ -59,7 +59,7 @@ export class Part {
     await this.#service?.ended;
   }
 
-  /** Asks it to end, as before an update, and waits until it has. */
+  /** Stops it, as before an update, and waits until it has ended. */
   async drain(): Promise<void> {
     const service = this.#service;
     if (!service) return;
@@ -109,7 +109,7 @@ export class Part {
       const how = await service.ended;
       const { exitCode } = service.child;
       this.#onLine(`--- start ${start} ${how}`);
-      // Whoever is asked to end before it listens for that has not begun.
+      // A process that gets SIGTERM before it handles the signal has not started.
       const hasNotBegun = this.#asked && isSilent && /SIGTERM/.test(how);
       const isFine =
         exitCode === null

@@ -1,9 +1,9 @@
 import { Seed } from "./seed.ts";
 
-/** What a fault happens to: two faults of the same part do not overlap, others may. */
+/** The target of a fault. Two faults of the same target do not overlap; others may. */
 type Where = "part" | "server" | "network" | "rows" | "server's clock" | "part's clock";
 
-/** Each kind of fault: where, from how many milliseconds to how many it lasts, and how often it is in a deck. */
+/** Each kind of fault: its target, its shortest and longest duration in milliseconds, and how often it is in a deck. */
 export const kinds = {
   "killed (-9)": { where: "part", lasts: [0, 0], cards: 4 },
   "drained (SIGTERM) and started again": { where: "part", lasts: [0, 0], cards: 2 },
@@ -35,22 +35,22 @@ export type Kind = keyof typeof kinds;
 
 export interface Fault {
   kind: Kind;
-  /** When it begins, in milliseconds after the start. */
+  /** When it starts, in milliseconds after the start of the plan. */
   at: number;
-  /** For how long, where that is not up to what it happens to. */
+  /** The duration, unless the target determines it. */
   lasts: number;
-  /** Which part, if it happens to one. */
+  /** The part, if it affects one. */
   part?: string;
-  /** Of how much: COMMITs that fail, milliseconds of a delay, rows that are locked, seconds that a clock is off. */
+  /** The size: COMMITs that fail, milliseconds of delay, locked rows, or seconds that a clock is off. */
   count: number;
 }
 
-/** Between the starts of two faults, in milliseconds. */
+/** The pause between the starts of two faults, in milliseconds. */
 const pauses = { least: 500, most: 4_000 };
 
 /**
- * What goes wrong within this many milliseconds: the same for the same seed. All kinds have their turn before any has more.
- * Clocks jump where `clocks` can be set, which those of programs in Go cannot.
+ * The faults within this many milliseconds, the same for the same seed. No kind repeats before all kinds have occurred.
+ * Clocks jump if `clocks` is set. Those of programs in Go cannot jump.
  */
 export function planOf(seed: number, span: number, parts: readonly string[], { clocks }: { clocks: boolean }): Fault[] {
   const draws = new Seed(seed);
@@ -69,7 +69,7 @@ export function planOf(seed: number, span: number, parts: readonly string[], { c
     } = kinds[kind];
     const lasts = Math.min(draws.between(least, most), Math.max(0, span - at));
     plan.push({ kind, at, lasts, count: draws.between(1, 12), ...(isOfPart(where) ? { part } : {}) });
-    // A process that was ended takes a moment to be up again, and so does a server.
+    // An ended process needs a moment to start again, and so does a server.
     freeAt.set(whereOf(kind, part), at + lasts + 2_000);
   }
   return plan;
@@ -89,7 +89,7 @@ function isOfPart(where: Where): boolean {
   return where === "part" || where === "part's clock";
 }
 
-/** What it must not overlap with. */
+/** The target that it must not overlap on. */
 export function whereOf(kind: Kind, part: string | undefined): string {
   const { where } = kinds[kind];
   return isOfPart(where) ? `${where} ${part}` : where;

@@ -1,9 +1,9 @@
 import type { Result } from "./run.ts";
 
-/** After the last fault, in seconds: a lease of ten, a look every half, a start. */
+/** The maximum time after the last fault, in seconds: a lease of ten, a check every half second, and a start. */
 const promised = 15;
 
-/** All that must not be, each as a line. A machine that is busy with other things may need longer for the slots. */
+/** All violations, one per line. On a busy machine, the slots may need longer. */
 export function violations(result: Result, { slotsWithin = promised } = {}): string[] {
   const { verdict, watch, left, strange, ends, slotsBack } = result;
   const named = (what: string, lines: Iterable<string>): string[] => [...lines].map((line) => `${what}: ${line}`);
@@ -24,7 +24,7 @@ export function violations(result: Result, { slotsWithin = promised } = {}): str
   ];
 }
 
-/** What happened and what it came to. */
+/** The faults and their results. */
 export function report(result: Result): string {
   const { plan, verdict, watch, clients, minutes } = result;
   const count = <T>(all: T[], holds: (one: T) => boolean): number => all.filter(holds).length;

@@ -12,11 +12,11 @@ import { Watch } from "./watch.ts";
 export interface Options {
   seed: number;
   minutes: number;
-  /** Where the logs of the parts are kept. */
+  /** The folder for the logs of the parts. */
   logs: string;
-  /** The program of clients/go/example; without it, nothing in Go takes part. */
+  /** The program of clients/go/example. Without it, no Go client takes part. */
   fleet: string | undefined;
-  /** Whether clocks jump, too. */
+  /** Whether clocks jump. */
   clocks: boolean;
   tell: (line: string) => void;
 }
@@ -25,12 +25,12 @@ export interface Result {
   plan: Fault[];
   verdict: Verdict;
   watch: Watch;
-  /** Seconds after the last fault; nothing if longer than was waited. */
+  /** Seconds after the last fault; `undefined` after a timeout. */
   slotsBack: number | undefined;
   left: string[];
   strange: string[];
   ends: string[];
-  /** Of each minute: requests, and how many were answered in time. */
+  /** For each minute: the requests, and how many were answered in time. */
   minutes: { requests: number; served: number }[];
   starts: number;
   installation: Installation;
@@ -40,16 +40,16 @@ export interface Result {
 
 const userCount = 12;
 
-/** Between two submissions of a user, in milliseconds. */
+/** The average pause between two submissions of a user, in milliseconds. */
 const pause = 700;
 
-/** How long everything that was accepted may take at the end, in seconds. */
+/** How long all accepted jobs may take at the end, in seconds. */
 const longest = 120;
 
-/** How many seconds the slots are waited for, which must be back in fewer. */
+/** How long to wait for the slots, in seconds. It must take less. */
 const slotsWithin = 60;
 
-/** Starts everything, lets what the seed says go wrong, and compares what clients were told with what became of it. */
+/** Starts everything, runs the plan of the seed, and compares the clients' records with the database. */
 export async function chaos(lifetime: Lifetime, options: Options): Promise<Result> {
   const { seed, minutes, logs, fleet, clocks, tell } = options;
   const installation = await startInstallation(lifetime, { logs, fleet, clocks, each: 2 });
@@ -65,7 +65,7 @@ export async function chaos(lifetime: Lifetime, options: Options): Promise<Resul
   const watch = new Watch(installation.database.admin, users);
   const begun = performance.now();
   const clients = new Clients(installation, users, { seed, pause });
-  // Whatever fails below, they end.
+  // They end even if something below fails.
   lifetime.after(async () => {
     clients.abandon();
     await Promise.all([watch.stop(), stopBurying()]);
@@ -75,7 +75,7 @@ export async function chaos(lifetime: Lifetime, options: Options): Promise<Resul
   for (const failure of failures) tell(`cut short: ${failure}`);
   await sleep(Math.max(0, minutes * 60_000 - (performance.now() - begun)));
   const over = performance.now();
-  // Its completions may have been lost while it lived on, which only its end makes known.
+  // Completions may have been lost while the process kept running. Only its end makes that known.
   await Promise.all(parts.filter(({ name }) => name.startsWith("fleet")).map((part) => part.drain()));
   const admin = installation.database.admin();
   const back = await slotsBack(admin, slotsWithin);

@@ -1,11 +1,11 @@
 import { randomUUID } from "node:crypto";
 import { weir } from "../harness/weir.ts";
 
-/** Whose jobs they are, and what they may: known to the judge without asking Weir. */
+/** The users of the jobs and their limits. The judge knows them without asking Weir. */
 export interface User {
   id: string;
   slots: number;
-  /** How many jobs a billing period and a minute have room for; null is any number. */
+  /** The limits of a billing period and of a minute, in jobs; null is unlimited. */
   month: number | null;
   minute: number | null;
 }
@@ -17,7 +17,7 @@ const plans = [
   { plan: "enterprise", slots: 5 },
 ];
 
-/** Users of all plans; a third have the limit of a month, and a third that of a minute. */
+/** Users of all plans. A third have a limit per month, and a third have a limit per minute. */
 export async function makeUsers(
   env: NodeJS.ProcessEnv,
   count: number,

@@ -2,13 +2,14 @@ import type postgres from "postgres";
 import { sleep } from "../../scripts/lib/sleep.ts";
 import type { User } from "./users.ts";
 
-/** Between two looks, in milliseconds. */
+/** The pause between two checks, in milliseconds. */
 const every = 5;
 
 /**
- * Holders with more slots given away than they have, by the rows and by the counter, and windows that are over their
- * limit, each as a text; and what is no fault, but to be told: for how many seconds the oldest attempt of Weir's own
- * workers has had its slot, and how many jobs are claimed beyond the slots, which the guard is about to send back.
+ * Violations, each as a text: holders with more slots in use than they have, by the rows and by the counter, and
+ * windows over their limit. Also two numbers for the report:
+ * - how many seconds the oldest attempt of Weir's workers has held its slot
+ * - how many jobs are claimed beyond the slots, which the guard will snooze
  */
 const look = `
   WITH known AS (
@@ -46,14 +47,14 @@ export async function sample(admin: postgres.Sql, users: User[]): Promise<Sample
   return { over: row?.over ?? [], oldest: row?.oldest ?? 0, beyond: row?.beyond ?? 0 };
 }
 
-/** Looks at every holder and window as often as it can, past the proxy, until it is told to stop. */
+/** Checks every holder and window as often as possible, bypassing the proxy, until it is stopped. */
 export class Watch {
   samples = 0;
-  /** Each violation once, with when it was seen first. */
+  /** Each violation once, with the time of its first occurrence. */
   readonly seen = new Set<string>();
-  /** The longest time that an attempt has had its slot, in seconds. */
+  /** The longest time that an attempt has held its slot, in seconds. */
   longest = 0;
-  /** In how many samples jobs were claimed beyond their holder's slots, and would be sent back by the guard. */
+  /** The number of samples with jobs claimed beyond their holder's slots, which the guard will snooze. */
   beyond = 0;
   #stopped = false;
   #over: Promise<void>;
@@ -77,7 +78,7 @@ export class Watch {
         this.longest = Math.max(this.longest, oldest);
         if (beyond > 0) this.beyond++;
       } catch {
-        // The server is away; there is nothing to be seen.
+        // The server is down, so there is nothing to check.
         await sleep(50);
       }
     }

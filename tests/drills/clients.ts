@@ -3,26 +3,26 @@ import { sleep } from "../../scripts/lib/sleep.ts";
 import { type Caller, statusOnCloudflare } from "../whole/jobs.ts";
 import { goFile } from "../whole/samples.ts";
 
-/** How often a client comes. */
+/** The interval between two clients. */
 const every = 250;
 
-/** Who has waited this long for its result was not served as on a good day. */
+/** A client that waits longer for its result was not served normally. */
 export const patience = 2_000;
 
-/** A client that wants one job done: it submits until it is accepted, always with the same key. */
+/** A client that needs one job: it submits until it is accepted, always with the same key. */
 export interface Visit {
   key: string;
   user: string;
-  /** When it came, in milliseconds of the process's clock. */
+  /** When it started, in milliseconds of the process's clock. */
   at: number;
-  /** When it was told that its job is completed, if at its first try; otherwise nothing. */
+  /** When its job was completed, if the first try was accepted; otherwise `undefined`. */
   served?: number;
-  /** What it was refused with before. */
+  /** The errors before it was accepted. */
   refusals: string[];
   job?: number;
 }
 
-/** Clients, four a second, each a user of its own, until they are told to stop. */
+/** Starts four clients per second, each as a separate user, until it is stopped. */
 export class Clients {
   readonly visits: Visit[] = [];
   #open = new Set<Promise<void>>();
@@ -41,7 +41,7 @@ export class Clients {
     })();
   }
 
-  /** No new ones; resolves when all that came have been accepted. */
+  /** Starts no new clients. Resolves when all have been accepted. */
   async stop(): Promise<void> {
     this.#stopped = true;
     await this.#coming;
@@ -49,8 +49,8 @@ export class Clients {
   }
 
   /**
-   * When the service was as on a good day again: from this visit on, two seconds of visits in a row were served at
-   * their first try and in time. Nothing while that is not so.
+   * When the service was normal again: the first visit of two seconds in which all were served in time at their first
+   * try. `undefined` if that has not happened.
    */
   recovered(after: number): number | undefined {
     const needed = Math.ceil(patience / every);
@@ -82,7 +82,7 @@ async function come(caller: Caller, visit: Visit): Promise<void> {
   }
 }
 
-/** What it was refused with; nothing when it was accepted. */
+/** The error, or `undefined` if it was accepted. */
 async function submit(caller: Caller, visit: Visit): Promise<string | undefined> {
   try {
     const response = await caller.submit("analysis", { files: [goFile] }, { "Idempotency-Key": visit.key });

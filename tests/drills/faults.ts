@@ -5,7 +5,7 @@ import { type Origin, weir } from "../harness/weir.ts";
 import type { Installation } from "./installation.ts";
 import { type DatabaseBehindProxy as Database, maxConnections, session } from "./server.ts";
 
-/** Something that happens to a database, and is over when `happen` resolves. */
+/** A fault of a database. It is over when `happen` resolves. */
 export interface Fault {
   name: string;
   /** The binary that the installation starts with, if it is not the one under test. */
@@ -13,7 +13,7 @@ export interface Fault {
   happen(installation: Installation): Promise<void>;
 }
 
-/** `span` is how long the longer ones last, in seconds. */
+/** `span`: the duration of the longer faults, in seconds. */
 export function faults(span: number): Fault[] {
   const restarted = (how: string, signal: NodeJS.Signals): Fault => ({
     name: `PostgreSQL restarted (${how})`,
@@ -61,7 +61,7 @@ export function faults(span: number): Fault[] {
   ];
 }
 
-/** From an older binary to this one, back, and here again; one process after another. The schema stays the newer one. */
+/** From an older binary to this one, back, and to this one again, process by process. The newer schema stays. */
 export function upgrade(from: { name: string; binary: string }): Fault {
   const now = required("WEIR_TEST_BINARY");
   const replace = async (parts: Origin[], binary: string): Promise<void> => {
@@ -74,7 +74,7 @@ export function upgrade(from: { name: string; binary: string }): Fault {
     async happen({ parts, env }) {
       const migrated = await weir(["migrate"], env);
       if (migrated.code !== 0) throw new Error(`weir migrate ended with ${migrated.code}\n${migrated.stderr}`);
-      // What runs on goes on with the newer schema for a while.
+      // Running processes continue with the newer schema for a while.
       await sleep(5_000);
       await replace(parts.toReversed(), now);
       await replace(parts, from.binary);
@@ -83,7 +83,7 @@ export function upgrade(from: { name: string; binary: string }): Fault {
   };
 }
 
-/** Connections that are open stay as they were made, so all of them are cut when it begins, as a failover does. */
+/** Open connections keep their state. So all of them are cut at the start, as in a failover. */
 export async function readOnly(installation: Database, is: "on" | "off"): Promise<void> {
   const sql = installation.admin();
   try {
@@ -100,7 +100,7 @@ export async function withoutConnections(installation: Database, span: number): 
   const taken: postgres.Sql[] = [];
   const until = performance.now() + span * 1000;
   try {
-    // Those of Weir that end meanwhile are taken as well.
+    // Also ends the processes of Weir that start meanwhile.
     while (performance.now() < until) {
       const sql = session(installation.appUrl);
       try {

@@ -7,15 +7,15 @@ import { type Origin, startOrigin, type weirEnvironment } from "../harness/weir.
 import { Caller } from "../whole/jobs.ts";
 import { type DatabaseBehindProxy, startDatabaseBehindProxy } from "./server.ts";
 
-/** A whole installation: edge, API, worker and scheduler as processes of their own, and a database behind a proxy. */
+/** A whole installation: edge, API, worker and scheduler as separate processes, and a database behind a proxy. */
 export interface Installation extends DatabaseBehindProxy {
   parts: Origin[];
-  /** A client of the edge with an address of its own. */
+  /** A client of the edge with a separate address. */
   caller(user: string): Promise<Caller>;
   env: ReturnType<typeof weirEnvironment>;
 }
 
-/** With the binary under test, or another. */
+/** Starts the binary under test, or another. */
 export async function startInstallation(lifetime: Lifetime, binary?: string): Promise<Installation> {
   const behind = await startDatabaseBehindProxy(lifetime);
   const secrets = freshSecrets();

@@ -1,26 +1,26 @@
 import { createServer, connect as dial, type Socket } from "node:net";
 import { host } from "../../scripts/lib/ports.ts";
 
-/** As Weir's own connections send it, and as drivers of other languages do. */
+/** As Weir's connections send it, and as drivers of other languages do. */
 const commits = [Buffer.from("COMMIT\0"), Buffer.from("commit\0")];
 
-/** A pooler's own error, as PgBouncer sends it for a server connection that it has lost: 08P01. */
+/** A pooler's error, as PgBouncer sends it when it has lost the server connection: 08P01. */
 const poolerError = errorResponse("ERROR", "08P01", "server conn crashed?");
 
-/** What becomes of a COMMIT: it never arrives; it takes effect and is not answered; or is answered with a pooler's error. */
+/** The result of a COMMIT: it never arrives; it takes effect without an answer; or the pooler answers with an error. */
 export type CommitFailure = "before" | "after" | "pooler";
 
-/** What stands between Weir and its database, and fails as networks and poolers do. */
+/** A proxy between Weir and its database that fails as networks and poolers do. */
 export interface FailingProxy {
   port: number;
-  /** Lets nothing through and closes nothing. */
+  /** Stops all traffic without closing connections. */
   freeze(): void;
   thaw(): void;
-  /** Everything arrives this many milliseconds later, either way. */
+  /** Delays everything by this many milliseconds, in both directions. */
   delay(milliseconds: number): void;
   /** Closes every connection. */
   drop(): void;
-  /** Fails the next COMMITs, and their connections with them. Resolves when all of them came; 0 fails no more. */
+  /** Fails the next COMMITs and closes their connections. Resolves when all of them have arrived; 0 stops it. */
   failCommits(count: number, how: CommitFailure): Promise<void>;
   close(): Promise<void>;
 }
@@ -44,7 +44,7 @@ export async function startProxy(port: number): Promise<FailingProxy> {
       from.setNoDelay(true);
       from.on("error", () => to.destroy());
       from.on("close", () => {
-        // Whoever is behind a frozen proxy is not told until it thaws.
+        // Clients behind a frozen proxy get no notice until it thaws.
         if (!frozen) end(pair);
       });
     }
@@ -66,7 +66,7 @@ export async function startProxy(port: number): Promise<FailingProxy> {
       if (!pair.failing) {
         down(data, late);
       } else if (data.includes("COMMIT") || data.includes("ROLLBACK")) {
-        // A transaction that had failed already is rolled back by it.
+        // In a failed transaction, COMMIT rolls back.
         if (pair.failing === "pooler") client.end(poolerError);
         else client.destroy();
         upstream.destroy();
@@ -120,11 +120,11 @@ export async function startProxy(port: number): Promise<FailingProxy> {
 interface Pair {
   client: Socket;
   upstream: Socket;
-  /** Its COMMIT is on the way, and this is to become of it. */
+  /** Its COMMIT is on the way and will fail like this. */
   failing: CommitFailure | undefined;
 }
 
-/** Writes what it is given, each piece as many milliseconds later as it is told, and none before the one that came first. */
+/** Writes each piece after its delay in milliseconds, in the order of arrival. */
 function inOrder(to: Socket): (data: Buffer, later: number) => void {
   const waiting: { data: Buffer; at: number }[] = [];
   const write = (): void => {

@@ -9,7 +9,7 @@ import { Clients, type Visit } from "./clients.ts";
 import { type Fault, faults, upgrade } from "./faults.ts";
 import { type Installation, startInstallation } from "./installation.ts";
 
-/** Longer than any of them should need. */
+/** The maximum time for each of them. */
 const longest = 120_000;
 
 interface Result {
@@ -24,10 +24,7 @@ interface Result {
   audit: string;
 }
 
-/**
- * Does the drills, one after the other, and says how many did not go well. With an older binary, that of the upgrade
- * alone.
- */
+/** Runs the drills one after the other, and returns how many failed. With an older binary, runs only the upgrade. */
 export async function run(options: {
   quick: boolean;
   only: string[];
@@ -54,7 +51,7 @@ export async function run(options: {
   return results.filter((result) => !isGood(result)).length;
 }
 
-/** Does it on an installation of its own. */
+/** Runs the drill on a new installation. */
 async function onInstallation<T>(fault: Fault, play: (installation: Installation) => Promise<T>): Promise<T> {
   const ends: (() => Promise<void> | void)[] = [];
   const lifetime: Lifetime = { after: (end) => void ends.push(end) };
@@ -104,7 +101,7 @@ async function drill(installation: Installation, fault: Fault): Promise<Result> 
   };
 }
 
-/** Waits until every job that was accepted is completed, and counts what must not have happened. */
+/** Waits until every accepted job is completed, and counts the violations. */
 async function settled(
   installation: Installation,
   visits: Visit[],

@@ -7,26 +7,26 @@ import { type Lifetime, required, whenOver } from "../harness/lifetime.ts";
 import { freePort } from "../harness/ports.ts";
 import { type FailingProxy, startProxy } from "./proxy.ts";
 
-/** A PostgreSQL of its own, which keeps every commit, with a database for a role without privileges. */
+/** A separate PostgreSQL that keeps every commit, with a database for a role without privileges. */
 export interface DatabaseBehindProxy {
   proxy: FailingProxy;
-  /** What the role connects to, through the proxy. */
+  /** The URL for the role, through the proxy. */
   url: string;
   /** The same without the proxy. */
   appUrl: string;
-  /** As a superuser, and not through the proxy. */
+  /** A superuser's session, not through the proxy. */
   admin(): postgres.Sql;
-  /** The process id of the server. */
+  /** The server's process id. */
   pid(): number;
-  /** Ends the server with this signal, and waits until it is gone. */
+  /** Ends the server with this signal, and waits until it has ended. */
   stopServer(signal: NodeJS.Signals): Promise<void>;
   startServer(): Promise<void>;
 }
 
 /**
- * Sessions that a fault may end at any moment. They look up no types when they connect: nobody waits for that look-up,
- * so that its failure would end the whole process. Lists go in and out as JSON therefore. They last as long as the
- * server does: the client would end each after half an hour and more, in the middle of a statement if need be.
+ * Sessions that a fault may end at any moment. They look up no types when they connect, because a failed look-up would
+ * be an unhandled rejection that ends the process. So lists are passed as JSON. The sessions last as long as the
+ * server: by default, the client would end each after about half an hour, even during a statement.
  */
 export function session(
   url: string,
@@ -42,7 +42,7 @@ export function session(
   });
 }
 
-/** More than any of Weir's processes together need. */
+/** More than all of Weir's processes need. */
 export const maxConnections = 200;
 
 export async function startDatabaseBehindProxy(
@@ -61,11 +61,11 @@ export async function startDatabaseBehindProxy(
   };
   let server: Postgres = await startPostgres(options);
   whenOver(lifetime, () => server.service.stop());
-  // What asks for one session and uses it at once waits as long as it takes on a busy machine.
+  // Callers request a session and use it at once, so this waits as long as a busy machine needs.
   const admin = (): postgres.Sql => session(server.url("weir"), { connect_timeout: 60 });
   // A superuser could use the connections that are reserved for superusers.
   const setup = postgres(server.url("postgres"), { max: 1, onnotice: () => {} });
-  // What a login costs in an unoptimised binary would be most of what a reconnection costs.
+  // Otherwise logins would take most of the time of a reconnection in an unoptimised binary.
   await setup.unsafe("SET scram_iterations = 1");
   await setup.unsafe(`CREATE ROLE app LOGIN PASSWORD '${options.password}'`);
   await setup.unsafe("CREATE DATABASE weir OWNER app");

@@ -4,10 +4,10 @@ import { type Moment, quantileOf, type Table } from "./measure.ts";
 /** How much larger or slower anything may be at the end. */
 const tolerance = 1.1;
 
-/** As many bytes of a table make no difference: small tables consist of some pages. */
+/** Differences below this many bytes of a table do not count: small tables consist of few pages. */
 const smallBytes = 256 * 1024;
 
-/** A line of the table: what was measured in the first minutes, in the last, and what it may be. */
+/** A line of the table: the measurement in the first minutes, in the last minutes, and the maximum. */
 export interface Line {
   what: string;
   unit: string;
@@ -22,16 +22,17 @@ export interface Window {
   requests: Request[];
   /** From a freed slot to the next start, in milliseconds. */
   wakes: number[];
-  /** Commits that nothing of Weir's makes slower, in milliseconds. */
+  /** Commits that do not depend on Weir, in milliseconds. */
   commits: number[];
 }
 
 /**
- * What is compared. A time may differ by a few milliseconds, and memory by a few MiB, whatever the part of the whole
- * that is: less is the machine's, not Weir's. Where the machine became slower, a time may grow by as much as that of a
- * commit that has nothing to do with Weir. A table that keeps history may be larger by as much as it has more rows. A
- * few dead rows make no difference, as a few pages do not. Dead rows come and go with autovacuum, so their mean counts;
- * what it leaves alone does not, and it leaves alone more of a table with more rows.
+ * Compares two windows. Small differences count as noise of the machine:
+ * - A time may differ by a few milliseconds, and memory by a few MiB.
+ * - A time may grow as much as that of a commit that does not depend on Weir, because then the machine became slower.
+ * - A table that keeps history may grow as much as its number of rows.
+ * - A few dead rows do not matter, nor do a few pages. Dead rows come and go with autovacuum, so their mean counts.
+ *   Rows below autovacuum's threshold do not count; the threshold grows with the table.
  */
 export function compare(first: Window, last: Window): Line[] {
   const machine = Math.max(1, p99(last.commits) / p99(first.commits) || 1);
@@ -65,13 +66,13 @@ export function fails({ last, most }: Line): boolean {
   return last > most;
 }
 
-/** Those that changed, as a table. */
+/** The changed lines, as a table. */
 export function printed(lines: Line[]): string {
   const number = (value: number): string => (value < 100 ? value.toFixed(1) : Math.round(value).toLocaleString("en"));
   const changed = lines.filter(({ first, last }) => first !== last);
   const rows = changed.map((line) => {
     const [first, last, most] = [line.first, line.last, line.most].map((value) => `${number(value)}${line.unit}`);
-    // Without a limit, a line says what the others are measured by.
+    // A line without a limit is the reference for the others.
     const verdict = Number.isFinite(line.most) ? `${most} | ${fails(line) ? "**beyond**" : "within"}` : " | ";
     return `| ${line.what} | ${first} | ${last} | ${verdict} |`;
   });
@@ -110,7 +111,7 @@ function tableLines(name: string, first: Window, last: Window): Line[] {
   ].filter(({ first: one, last: other }) => one > 0 || other > 0);
 }
 
-/** Dead rows that autovacuum does not come for, as PostgreSQL's defaults have it. */
+/** The dead rows that autovacuum leaves, with PostgreSQL's default settings. */
 function leftAlone(rows: number): number {
   return 50 + 0.2 * rows;
 }

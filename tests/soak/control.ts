@@ -1,15 +1,15 @@
 import type postgres from "postgres";
 import { sleep } from "../../scripts/lib/sleep.ts";
 
-/** Between two commits, in milliseconds. */
+/** The pause between two commits, in milliseconds. */
 const pause = 100;
 
 /**
- * Commits of one row that is always the same, over the same server: what the machine makes slower makes them slower, and
- * what grows in Weir's tables does not.
+ * Commits of one row, always the same, on the same server. A slower machine makes them slower, but growing tables of
+ * Weir do not.
  */
 export class Control {
-  /** When each was asked for, and how long it took, in milliseconds. */
+  /** When each was started, and how long it took, in milliseconds. */
   readonly commits: { at: number; took: number }[] = [];
   #stopped = false;
   #running: Promise<void> = Promise.resolve();

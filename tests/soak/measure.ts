@@ -9,13 +9,13 @@ export interface Table {
   bytes: number;
 }
 
-/** What there is at a moment. */
+/** A measurement at one moment. */
 export interface Moment {
   at: number;
-  /** By process, in MiB. Of PostgreSQL's, pools use more or fewer, and each takes some time to get as large as it gets. */
+  /** By process, in MiB. PostgreSQL's number of backends varies, and each needs some time to reach its full size. */
   memory: Map<string, number>;
   tables: Map<string, Table>;
-  /** Settlements that took up to as many seconds, counted from the start of the process. */
+  /** How many settlements took at most this many seconds, since the start of the process. */
   settlements: Map<number, number>;
 }
 
@@ -32,8 +32,8 @@ export async function measure(installation: Installation, admin: postgres.Sql): 
 }
 
 /**
- * Memory of a process in MiB, what it shares divided by how many share it; without shared memory, since PostgreSQL's
- * buffers have a fixed size and fill with its tables.
+ * The memory of a process in MiB, with shared pages divided by the number of processes that share them. Without shared
+ * memory, because PostgreSQL's buffers have a fixed size and fill with its tables.
  */
 function proportional(pid: number): number {
   try {
@@ -41,7 +41,7 @@ function proportional(pid: number): number {
     const field = (name: string): number => Number(new RegExp(`^${name}:\\s+(\\d+)`, "m").exec(rollup)?.[1] ?? 0);
     return (field("Pss") - field("Pss_Shmem")) / 1024;
   } catch {
-    // A backend that has just ended.
+    // The backend has just ended.
     return 0;
   }
 }
@@ -64,7 +64,7 @@ async function settlements(origin: string): Promise<Map<number, number>> {
   return counts;
 }
 
-/** A quantile of what fell into buckets between two moments, in milliseconds, as Prometheus would estimate it. */
+/** A quantile of the values in buckets between two moments, in milliseconds, as Prometheus would estimate it. */
 export function quantileOf(before: Map<number, number>, after: Map<number, number>, quantile: number): number {
   const counts = [...after]
     .map(([bound, count]) => ({ bound, count: count - (before.get(bound) ?? 0) }))

@@ -12,26 +12,26 @@ import { type Moment, measure } from "./measure.ts";
 
 const userCount = 12;
 
-/** Between two submissions of a user, in milliseconds. */
+/** The average pause between two submissions of a user, in milliseconds. */
 const pause = 700;
 
-/** Between two measurements, in milliseconds. */
+/** The pause between two measurements, in milliseconds. */
 const every = 5_000;
 
-/** How long everything that was accepted may take at the end, in seconds. */
+/** How long all accepted jobs may take at the end, in seconds. */
 const longest = 120;
 
 export interface Result {
   lines: Line[];
-  /** What must not be: the same as of chaos. */
+  /** The same violations as in chaos runs. */
   violations: string[];
   submissions: number;
   completed: number;
 }
 
 /**
- * Constant load of users of all plans, with jobs that fail, that are cancelled and that are refused. A twelfth of the time
- * is for warming up; the sixth after it is compared with the last.
+ * Constant load from users of all plans, with jobs that fail, are cancelled or are refused. The first twelfth of the
+ * time is for warming up. The sixth after it is compared with the last sixth.
  */
 export async function soak(
   lifetime: Lifetime,
@@ -87,7 +87,7 @@ export async function soak(
   };
 }
 
-/** From a promotion to the claim, of jobs that had waited for a slot and were claimed in this time. */
+/** The time from promotion to claim, for jobs that had waited for a slot and were claimed in this time. */
 async function wakes(admin: postgres.Sql, from: number, to: number): Promise<number[]> {
   const rows = await admin`
     SELECT extract(epoch FROM attempted_at - scheduled_at)::float8 * 1000 AS wake FROM river_job
