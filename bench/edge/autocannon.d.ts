@@ -1,4 +1,4 @@
-// As much of it as is used here; it brings no types.
+// The types of the parts that are used here, because the package has none.
 declare module "autocannon" {
   export default function autocannon(options: object): Promise<unknown>;
 }

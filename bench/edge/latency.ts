@@ -1,12 +1,14 @@
 import { Agent, request } from "node:http";
 
-/** What a request is sent with. */
+/** The parameters of a request. */
 export interface Target {
   url: string;
   headers: () => Record<string, string>;
 }
 
-/** Times of single submissions in milliseconds, target after target in turn, one connection each, nothing else going on. */
+/**
+ * Durations of single submissions in milliseconds. The targets take turns, with one connection each and no other load.
+ */
 export async function latencies(targets: Record<string, Target>, rounds: number): Promise<Record<string, number[]>> {
   const times: Record<string, number[]> = {};
   const agents: Record<string, Agent> = {};
@@ -43,7 +45,7 @@ function once(target: Target, agent: Agent | undefined): Promise<void> {
   });
 }
 
-/** The value below which so large a part of the values is. */
+/** The value that this share of the values does not exceed. */
 export function quantile(values: number[], part: number): number {
   const sorted = [...values].sort((a, b) => a - b);
   return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * part))] ?? Number.NaN;

@@ -1,9 +1,9 @@
 import autocannon from "autocannon";
 
-/** Names the clients of a load: each request's address. */
+/** Returns the client's address for each request of a load. */
 export type Addresses = () => string;
 
-/** Ten requests for each address, and then the next one: all of them are admitted. */
+/** Ten requests for each address, then the next address. All are admitted. */
 export function fresh(): Addresses {
   let sent = 0;
   return () => {
@@ -27,7 +27,7 @@ export interface Outcome {
 const path = "/api/jobs/analysis";
 const body = JSON.stringify({ files: [{ path: "a_test.go", content: "func TestA(t *testing.T) {}" }] });
 
-/** Submissions over sixteen connections for a number of seconds. */
+/** Submits over sixteen connections for a number of seconds. */
 export async function load(url: string, addresses: Addresses, seconds: number): Promise<Outcome> {
   const statuses: Record<string, number> = {};
   const instance = autocannon({
@@ -57,7 +57,7 @@ export async function load(url: string, addresses: Addresses, seconds: number): 
   return { rps: answers / elapsed, statuses };
 }
 
-/** A number of submissions, sixteen at a time or, with `over`, evenly spread over that many seconds. */
+/** Sends a number of submissions, sixteen at a time or, with `over`, evenly spread over that many seconds. */
 export async function send(
   url: string,
   addresses: Addresses,

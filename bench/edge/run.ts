@@ -1,4 +1,4 @@
-// Measures the edge beside what people would build or use instead. See README.md beside this file.
+// Compares the edge with alternatives. See README.md in this folder.
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { cpus, loadavg, tmpdir } from "node:os";
 import { join } from "node:path";
@@ -9,7 +9,7 @@ import { root } from "../../scripts/lib/paths.ts";
 import { run } from "../../scripts/lib/process.ts";
 import { tokenFor } from "../../tests/harness/identity.ts";
 
-/** One line of the results, as all benches of Weir print them with --json. */
+/** One line of the results, as all of Weir's benchmarks print them with --json. */
 interface Result {
   name: string;
   value: number;
@@ -41,11 +41,11 @@ async function measure(): Promise<Result[]> {
   const { fresh, hundred, load, send } = await import("./load.ts");
   const { latencies, quantile } = await import("./latency.ts");
 
-  // On disk as the runtime does by default, or without any disk: then a write costs hardly anything, which no real store of
-  // objects can offer, and what is left is the code alone.
+  // Storage is on disk, as is the runtime's default, or in memory. In memory, a write costs almost nothing, which no
+  // real storage of objects can offer, so that only the code is measured.
   const inMemory = process.argv.includes("--in-memory");
   const storage = mkdtempSync(join(inMemory ? "/dev/shm" : tmpdir(), "weir-bench-"));
-  // At a signal, Miniflare kills its runtime and ends this process at once, which is left no time for anything but this.
+  // At a signal, Miniflare kills its runtime and ends this process at once. Only an exit handler runs after that.
   process.once("exit", () => rmSync(storage, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 }));
   const field = await startField(storage);
   onExit(() => field.close());
@@ -65,7 +65,7 @@ async function measure(): Promise<Result[]> {
   );
   say(`load        autocannon ${local("autocannon")}, 16 connections, POST of 94 bytes, origin answers 202 at once`);
 
-  // Costs first, while nothing is warm or worn.
+  // Costs are measured first, while no cache is warm.
   const costs = await measureCosts();
   const rounds = quick ? 3 : 7;
   const seconds = quick ? 1 : 3;
@@ -97,7 +97,7 @@ async function measure(): Promise<Result[]> {
         unit: "req/s",
         baseline: median(measured[name] ?? []),
         ratio,
-        // Of those that do less, what it costs to do more.
+        // Peers that do less are listed without a target, to show the cost of the rest.
         target: isSame ? "ratio >= 1.0" : null,
         holds: isSame ? ratio >= 1 : null,
       });
@@ -133,14 +133,14 @@ async function measure(): Promise<Result[]> {
     results.push(result);
   }
 
-  /** Rounds of every contender, in an order that turns. */
+  /** Runs rounds of every contender, in rotating order. */
   async function race(
     phase: string,
     addresses: () => () => string,
     expected: number,
   ): Promise<Record<string, number[]>> {
     const measured: Record<string, number[]> = {};
-    // Each contender its own clients, over all rounds.
+    // Each contender keeps its clients over all rounds.
     const clients = Object.fromEntries(contenders.map((name) => [name, addresses()]));
     for (let round = -1; round < rounds; round++) {
       for (let turn = 0; turn < contenders.length; turn++) {
@@ -151,7 +151,7 @@ async function measure(): Promise<Result[]> {
           round < 0 ? Math.min(1, seconds / 2) : seconds,
         );
         const other = Object.keys(outcome.statuses).filter((status) => Number(status) !== expected);
-        // A blocked address's window may end in the midst of it; then ten pass and it is blocked again.
+        // A blocked address's window may end during a round. Then ten requests pass, and it is blocked again.
         const strays = other.reduce((sum, status) => sum + (outcome.statuses[status] ?? 0), 0);
         const all = Object.values(outcome.statuses).reduce((sum, count) => sum + count, 0);
         if (strays > Math.max(1000, all / 4) || (phase === "admitted" && strays > 0))
@@ -164,7 +164,7 @@ async function measure(): Promise<Result[]> {
     return measured;
   }
 
-  /** Object calls and rows, from the counters of the objects themselves, and what they cost at list prices. */
+  /** Object calls and rows, as counted by the objects, and their cost at list prices. */
   async function measureCosts(): Promise<() => void> {
     const weir = async (): Promise<{ calls: number; rows: number }> => {
       const namespace = (await field.runtimes.weir?.getDurableObjectNamespace(
@@ -185,11 +185,11 @@ async function measure(): Promise<Result[]> {
       const before = await read();
       const statuses = await send(url(name), hundred(), 1000);
       if (statuses[202] !== 1000) throw new Error(`${name}: ${JSON.stringify(statuses)}`);
-      // Until the snapshot is written.
+      // Waits until the snapshot is written.
       if (name === "weir") await new Promise((done) => setTimeout(done, 8_500));
       const between = await read();
       admitted[name] = { calls: between.calls - before.calls, rows: between.rows - before.rows };
-      // All are blocked; the first of these denials comes from the object.
+      // All are blocked. The first denial for each comes from the object.
       const times = 10;
       const all = await send(url(name), hundred(), 1000 * times);
       if (all[429] !== 1000 * times) throw new Error(`${name}: ${JSON.stringify(all)}`);
@@ -198,14 +198,15 @@ async function measure(): Promise<Result[]> {
     }
     let spreadRows: number | undefined;
     if (!quick) {
-      // The same thousand, but evenly over a minute, when no snapshot holds many of them: the dear case.
+      // The same thousand, but evenly over a minute: the expensive case, because no snapshot holds many of them.
       const before = await weir();
       const clients = hundred();
       await send(url("weir"), () => clients().replace("172.16.", "172.17."), 1000, 60);
       await new Promise((done) => setTimeout(done, 8_500));
       spreadRows = (await weir()).rows - before.rows;
     }
-    // List prices of Cloudflare's paid plan, for each million, past what is included. What every Worker costs is left out.
+    // List prices of Cloudflare's paid plan, per million beyond the included amount. The base cost of a Worker is left
+    // out.
     const dollars = (cost: { calls: number; rows: number }): number =>
       (cost.calls / 1000) * 0.15 + (cost.rows / 1000) * 1;
     return () => {
@@ -335,7 +336,7 @@ async function measure(): Promise<Result[]> {
     size("edge/wasm_gzip_kib", gzip(wasm), null);
     size("edge/bundle_kib", ours.length / 1024, minimal.length / 1024);
     size("edge/bundle_gzip_kib", gzip(ours), gzip(minimal));
-    // The types of Node do not know it.
+    // Node's types do not include it.
     const { WebAssembly } = globalThis as unknown as { WebAssembly: { compile(bytes: Uint8Array): Promise<object> } };
     const compiled: number[] = [];
     for (let n = 0; n < 7; n++) {

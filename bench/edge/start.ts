@@ -7,7 +7,7 @@ import { anyFree } from "../../scripts/lib/ports.ts";
 import type { Secrets } from "../../tests/harness/identity.ts";
 import { bundle } from "./workers.ts";
 
-/** A Worker as the bare runtime takes it: files by their module names, the first of them the one that answers. */
+/** A Worker as plain workerd expects it: files by module name, the first of them the entry point. */
 interface Plain {
   files: Record<string, string>;
   counter: string;
@@ -15,8 +15,8 @@ interface Plain {
 }
 
 /**
- * Milliseconds from the start of a runtime's process to its first answer of a submission, Worker after Worker in turn: the
- * process itself, the isolate, the program's compilation, its object and one request. Without anything that Miniflare adds.
+ * Milliseconds from the start of the runtime's process to its first answer to a submission. The Workers take turns.
+ * Includes the process, the isolate, the compilation, the object and one request, without Miniflare.
  */
 export async function startTimes(
   folder: string,
@@ -50,7 +50,7 @@ export async function startTimes(
   return times;
 }
 
-/** Writes the runtime's configuration of a Worker into a folder. */
+/** Writes the runtime's configuration for a Worker into a folder. */
 function configure(folder: string, worker: Plain): void {
   const modules = Object.entries(worker.files).map(([name, path]) => {
     mkdirSync(dirname(join(folder, name)), { recursive: true });
@@ -108,10 +108,10 @@ async function firstAnswer(folder: string): Promise<number> {
   }
 }
 
-// Each its own client: what the objects have written outlives the runtime.
+// Each start uses a new client address, because the objects' storage outlives the runtime.
 let clients = 0;
 
-/** A status, or nothing while nobody listens. */
+/** The status, or `undefined` while nothing listens. */
 function submit(port: number): Promise<number | undefined> {
   return new Promise((done) => {
     const outgoing = request(

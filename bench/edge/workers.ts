@@ -7,7 +7,7 @@ import { freshSecrets, type Secrets } from "../../tests/harness/identity.ts";
 
 const here = import.meta.dirname;
 
-/** Everything that is measured, each in a workerd of its own, at a socket without anything in between. */
+/** All contenders, each in a separate workerd at a direct socket. */
 export interface Field {
   runtimes: Record<string, Miniflare>;
   secrets: Secrets;
@@ -16,7 +16,7 @@ export interface Field {
   close(): Promise<void>;
 }
 
-/** A peer's program as it would be deployed: one file. */
+/** A peer's program bundled into one file, as for a deployment. */
 export async function bundle(name: string): Promise<string> {
   const built = await build({
     entryPoints: [join(here, "peers", `${name}.mjs`)],
@@ -42,7 +42,7 @@ async function peer(file: string, originUrl: string, more: Partial<V4WorkerOptio
   } as V4WorkerOptions;
 }
 
-/** What counts for a peer: objects of this class. */
+/** The Durable Object class that counts for a peer. */
 function counters(className: string): Partial<V4WorkerOptions> {
   return { durableObjects: { COUNTERS: { className, useSQLite: true } } };
 }
@@ -54,8 +54,8 @@ export async function startOrigin(): Promise<{ url: string; child: ChildProcess 
 }
 
 /**
- * One Worker in a workerd of its own. In a shared one, a Worker would pay for the objects of the others, which leave memory
- * and whose alarms go off long after their round.
+ * Starts a Worker in a separate workerd. In a shared one, objects of other Workers would take time long after their
+ * round: they are evicted, and their alarms go off.
  */
 function startRuntime(worker: V4WorkerOptions, storage: string): Miniflare {
   return new Miniflare(
@@ -72,7 +72,7 @@ function startRuntime(worker: V4WorkerOptions, storage: string): Miniflare {
 export async function startField(storage: string): Promise<Field> {
   const origin = await startOrigin();
   const secrets = freshSecrets();
-  // Without the page: in the local runtime, a Worker that serves files has three others in front of it.
+  // Without the page: in the local runtime, a Worker with static files runs behind three other Workers.
   const weir = edgeWorker({
     originUrl: origin.url,
     secrets,

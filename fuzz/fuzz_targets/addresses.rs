@@ -1,4 +1,4 @@
-//! Client addresses, as whoever sends a request may write them.
+//! Client addresses, in any form that a client may send.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

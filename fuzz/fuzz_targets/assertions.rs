@@ -1,4 +1,4 @@
-//! What the edge asserts to the origin: as it comes, and with claims of the fuzzer's under a good signature.
+//! The edge's assertions: any text, and any claims under a valid signature.
 #![no_main]
 
 mod signed;

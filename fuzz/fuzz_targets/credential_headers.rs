@@ -20,7 +20,7 @@ fuzz_target!(|text: &str| {
     if let Some(token) = cookie(text) {
         assert!(!token.is_empty() && !token.contains(';'));
         assert!(text.contains(token), "it was sent");
-        // Others change nothing, whatever their order, and a second one of the name leaves none.
+        // Other cookies change nothing, in any order. A second one of the same name invalidates both.
         for among in [format!("{text}; theme=dark"), format!("theme=dark;{text}")] {
             assert_eq!(cookie(&among), Some(token));
         }

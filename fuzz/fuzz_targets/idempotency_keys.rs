@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: one header, or none; a key is what was sent, and short enough.
+//! `Idempotency-Key`: one header or none. A key is the sent text, and is short enough.
 #![no_main]
 
 #[path = "../../native/src/api/headers.rs"]
@@ -11,7 +11,7 @@ const NAME: HeaderName = HeaderName::from_static("idempotency-key");
 
 fuzz_target!(|bytes: &[u8]| {
     let mut headers = HeaderMap::new();
-    // A header in each line, as far as it can be one.
+    // Each line is a header, if it is valid.
     let lines = bytes.split(|byte| *byte == b'\n').filter(|line| *line != b"-");
     let values: Vec<HeaderValue> = lines
         .filter_map(|line| HeaderValue::from_bytes(line).ok())
@@ -32,7 +32,7 @@ fuzz_target!(|bytes: &[u8]| {
         (Err(_), [value]) => assert_eq!(usable(value), None),
         (Err(_), _) => {}
     }
-    // Other headers are no keys.
+    // Other headers are not keys.
     headers.remove(NAME);
     headers.append("idempotency-keys", HeaderValue::from_static("a"));
     assert!(matches!(headers::idempotency_key(&headers), Ok(None)));

@@ -1,4 +1,4 @@
-//! Results that pass as one number between isolates.
+//! Results that isolates exchange as one number.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! The rate limit fields of a response, whatever the counters say: a parser of structured fields that is not Weir's reads
-//! them as RFC 9651 and the draft have them.
+//! The rate limit fields of a response, for any counters. An independent parser of structured fields must read them as
+//! RFC 9651 and the draft define.
 #![no_main]
 
 #[path = "../../src/rate_limit_fields.rs"]
@@ -10,7 +10,7 @@ use rate_limit_fields::{NamedPolicy, PolicyStatus};
 use sfv::{BareItem, List, ListEntry, Parser};
 use weir_policy::window::{Algorithm, LimitResult, MAX_LIMIT, MAX_WINDOW_MS, Policy};
 
-/// The parameters of the only member of a field, whose name is the policy's.
+/// The parameters of the field's only member, which has the policy's name.
 fn parameters(field: &str) -> Vec<(String, i64)> {
     let list: List = Parser::new(field).parse().expect("a list of RFC 9651");
     let [ListEntry::Item(item)] = list.as_slice() else {
@@ -28,7 +28,7 @@ fn parameters(field: &str) -> Vec<(String, i64)> {
 
 fuzz_target!(|input: (u32, u64, u32, Option<u64>, bool)| {
     let (limit, window_ms, used, reset_after_ms, admitted) = input;
-    // What the configuration allows, and a window that ends within its length.
+    // A limit that the configuration allows, and a window that ends within its length.
     let limit = 1 + limit % MAX_LIMIT;
     let window_ms = 1000 * (1 + window_ms % (MAX_WINDOW_MS / 1000));
     let algorithm = Algorithm::Fixed;
@@ -58,6 +58,6 @@ fuzz_target!(|input: (u32, u64, u32, Option<u64>, bool)| {
     assert_eq!((r.as_str(), t.as_str()), ("r", "t"));
     assert_eq!(*remaining, i64::from(limit.saturating_sub(used)));
     assert!(*reset <= seconds && retry_after >= *reset);
-    // Rounded up: who waits as long has waited long enough.
+    // Rounded up, so that a client that waits this long has waited long enough.
     assert!(result.is_some_and(|result| u128::from(result.reset_after_ms) <= *reset as u128 * 1000));
 });

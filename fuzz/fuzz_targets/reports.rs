@@ -1,4 +1,4 @@
-//! The edge's reports of what it counted, as the origin reads them.
+//! The edge's reports of its counts, as the origin reads them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! `weir.toml`: every fault is said, with its line; what is accepted can be run, means what it says, and is accepted in
+//! `weir.toml`: every error is reported with its line. An accepted file can run, keeps its meaning, and is accepted in
 //! another spelling, too.
 #![no_main]
 
@@ -25,7 +25,7 @@ static VARIABLES: LazyLock<Variables> = LazyLock::new(|| {
     .into()
 });
 
-/// A file without a name, so that nothing is left behind.
+/// An unlinked file, so that nothing is left behind.
 static FILE: LazyLock<(File, PathBuf)> = LazyLock::new(|| {
     let name = std::env::temp_dir().join(format!("weir-fuzz-{}.toml", std::process::id()));
     let file = File::create_new(&name).expect("a temporary file");
@@ -41,7 +41,7 @@ fn read(text: &[u8]) -> Result<Settings, ConfigError> {
     Settings::read(&VARIABLES, path)
 }
 
-/// The line that a fault names.
+/// The line in an error.
 fn line_of(fault: &str, path: &Path) -> Option<usize> {
     let rest = fault.strip_prefix(path.to_str()?)?.strip_prefix(", line ")?;
     rest.split(|other: char| !other.is_ascii_digit())
@@ -50,7 +50,7 @@ fn line_of(fault: &str, path: &Path) -> Option<usize> {
         .ok()
 }
 
-/// Whether each member is an array of tables, so that the tables themselves are looked at.
+/// Whether each member is an array of tables, so that the tables are checked.
 fn has_tables_only(document: &Table) -> bool {
     document.values().all(|member| {
         member
@@ -59,7 +59,7 @@ fn has_tables_only(document: &Table) -> bool {
     })
 }
 
-/// What must hold of a file that was accepted.
+/// Checks an accepted file.
 fn accepted(settings: &Settings, text: &str) {
     fit::check(settings);
     let document: Table = toml::from_str(text).expect("it was read");
@@ -104,7 +104,7 @@ fuzz_target!(|bytes: &[u8]| {
             assert!((1..=lines).contains(&line), "{fault}");
         }
     }
-    // One more table with faults of its own: the others are still said, and these, too.
+    // With one more invalid table, the other errors are still reported, along with the new ones.
     let more = format!("{text}\n[[periodic]]\n");
     let extended = toml::from_str::<Table>(&more);
     if extended.is_ok_and(|document| has_tables_only(&document)) {

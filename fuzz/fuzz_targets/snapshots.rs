@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
         if counters.restore(bytes, NOW).is_err() {
             continue;
         }
-        // What was read is written and read again as the same.
+        // Writing and reading again returns the same counters.
         let written = counters.encode();
         let mut again = PrefixCounters::new(limits);
         again.restore(&written, NOW).expect("its own snapshot");

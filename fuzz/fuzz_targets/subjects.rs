@@ -1,4 +1,4 @@
-//! Subjects, which name whoever has a quota.
+//! Subjects, which name the holders of quotas.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Source files in five languages, as people submit them. Also slow ones are found: run with `-timeout=2 -max_len=65536`.
+//! Source files in five languages, as users submit them. To find slow inputs, run with `-timeout=2 -max_len=65536`.
 #![no_main]
 #![allow(dead_code)]
 

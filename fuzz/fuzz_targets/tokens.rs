@@ -1,4 +1,4 @@
-//! Bearer tokens: as they come, and with claims of the fuzzer's under a good signature.
+//! Bearer tokens: any text, and any claims under a valid signature.
 #![no_main]
 
 mod signed;

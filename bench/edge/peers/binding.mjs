@@ -1,5 +1,5 @@
-// Cloudflare's own rate-limit binding, as its documentation has it. It counts in each of its locations by itself, and says
-// neither how many are left nor until when, so that it does not do the same; it is here to show what it is to be beside.
+// Cloudflare's rate-limit binding, as in its documentation. It counts separately in each location, and reports neither
+// the remaining requests nor the reset time. So it does less than Weir, and only serves as a lower bound.
 import { denial } from "./denial.mjs";
 import forwarder from "./forwarder.mjs";
 

@@ -1,4 +1,4 @@
-/** What the edge says to whoever has used up the limit. */
+/** The edge's response to a client over its limit. */
 export const denial = JSON.stringify({
   title: "Too Many Requests",
   status: 429,

@@ -1,4 +1,4 @@
-// Forwards and does nothing else.
+// Only forwards.
 export default {
   fetch(request, env) {
     const url = new URL(request.url);

@@ -1,4 +1,4 @@
-// What people use: hono with hono-rate-limiter and the Durable Object store that belongs to it, set up as its README says.
+// A common solution: hono with hono-rate-limiter and its Durable Object store, configured as in its README.
 import { DurableObjectRateLimiter, DurableObjectStore } from "@hono-rate-limiter/cloudflare";
 import { Hono } from "hono";
 import { rateLimiter } from "hono-rate-limiter";
@@ -7,7 +7,10 @@ export { DurableObjectRateLimiter };
 
 export const counted = { calls: 0, rows: 0 };
 
-/** The same with its calls and writes counted, for the table of costs only: looking for the alarm once more takes time. */
+/**
+ * The same, but counts calls and writes. Only used for the table of costs, because the extra look at the alarm takes
+ * time.
+ */
 export class CountedRateLimiter extends DurableObjectRateLimiter {
   async update(hits, windowMs) {
     counted.calls++;

@@ -1,5 +1,5 @@
-// As Cloudflare's documentation has it: one object per address, which keeps its count in memory only. It forgets after ten
-// seconds without requests, so that it does not do the same; it is here to show what not forgetting costs.
+// As in Cloudflare's documentation: one object per address, which keeps its count in memory only. It forgets the count
+// after ten seconds without requests. So it does less than Weir, and shows what durable counts cost.
 import { DurableObject } from "cloudflare:workers";
 import minimal from "./minimal.mjs";
 

@@ -1,5 +1,5 @@
-// The edge's job by hand, as small as it gets in JavaScript: one object per address, which writes each admitted request,
-// as it must to be exact when it is taken out of memory. It verifies no token and signs no assertion.
+// The smallest JavaScript version of the edge's task: one object per address, which writes each admitted request.
+// Without the write, it would lose counts when it is evicted. It verifies no token and signs no assertion.
 import { DurableObject } from "cloudflare:workers";
 import { denial } from "./denial.mjs";
 

@@ -1,4 +1,4 @@
-// graphile-worker: a queue for each user, which works one job after the other. It knows no limit but one, so a user with
+// graphile-worker: a queue for each user, which runs one job at a time. It supports no other limit, so a user with
 // three slots gets three queues in turn.
 import { Logger, makeWorkerUtils, run, runMigrations } from "graphile-worker";
 import { connectionString, job, pool, produce, untilTold, workers } from "./program.mjs";

@@ -1,4 +1,4 @@
-// pg-boss: a group for each user, whose tier says how many of its jobs run at once.
+// pg-boss: a group for each user. The group's tier sets how many of its jobs run at once.
 import { PgBoss } from "pg-boss";
 import { callers, connectionString, job, produce, untilTold, workers } from "./program.mjs";
 
@@ -12,7 +12,7 @@ boss.on("error", () => {});
 await boss.start();
 
 if (process.argv[2] === "setup") {
-  // The shortest time after which a job of a killed worker is taken back is that of the queue.
+  // The queue sets the shortest time after which jobs of a killed worker run again.
   await boss.createQueue("work", {
     notify: true,
     ...(process.env.PEER_RESCUE === "shortest" && { expireInSeconds: 2 }),
@@ -21,7 +21,7 @@ if (process.argv[2] === "setup") {
   await produce((user, slots) => boss.send("work", { user }, { group: { id: user, tier: String(slots) } }));
 } else {
   const options = {
-    // It fetches without a pause only while batches of two or more come full.
+    // It fetches without a pause only while batches of two or more are full.
     batchSize: 2,
     localConcurrency: workers / 2,
     perJobResults: true,

@@ -1,4 +1,4 @@
-// What the programs in JavaScript have in common: how they are told what to insert, and how they tell what they work.
+// Shared by the JavaScript programs: how they receive the jobs to insert, and how they report the jobs that run.
 import { writeSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -12,14 +12,14 @@ const takes = number("PEER_JOB_MS");
 
 const now = () => Math.round((performance.timeOrigin + performance.now()) * 1000);
 
-/** Works one job. */
+/** Runs a job. */
 export async function job(user, id) {
   writeSync(1, `+ ${user} ${id} ${now()}\n`);
   if (takes > 0) await sleep(takes);
   writeSync(1, `- ${user} ${id} ${now()}\n`);
 }
 
-/** Works until the standard input ends. */
+/** Runs until standard input ends. */
 export async function untilTold() {
   writeSync(1, "ready\n");
   for await (const _ of process.stdin);
@@ -33,7 +33,10 @@ export function pool() {
   return made;
 }
 
-/** Inserts the jobs that it is told of, a line each, `callers` at once, and answers an empty line when they are in. */
+/**
+ * Inserts the jobs that arrive on standard input, one per line, `callers` at once. Prints an empty line when all are
+ * inserted.
+ */
 export async function produce(insert) {
   let jobs = [];
   for await (const line of createInterface({ input: process.stdin })) {

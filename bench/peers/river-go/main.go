@@ -94,7 +94,7 @@ func main() {
 	}
 }
 
-// produce inserts the jobs that it is told of, a line each, and answers an empty line when they are in.
+// produce inserts the jobs that arrive on standard input, one per line, and prints an empty line when they are inserted.
 func produce(ctx context.Context, pool *pgxpool.Pool, callers int) {
 	client := must(river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: slog.New(slog.DiscardHandler)}))
 	var users []string

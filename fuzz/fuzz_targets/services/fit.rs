@@ -1,4 +1,4 @@
-//! What an accepted services file must be, said apart from the code that accepts it.
+//! The requirements of an accepted services file, written independently of the code that accepts it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use weir::config::periodic::Schedule;
 use weir::config::service::{Amount, HandlerSpec, Service};
 use weir_policy::lane::is_queue_name;
 
-/// What one job may reserve at most.
+/// The maximum amount that one job may reserve.
 const MAX_AMOUNT: i64 = 1_000_000_000_000_000;
 
 pub fn check(settings: &Settings) {
@@ -63,7 +63,7 @@ pub fn check(settings: &Settings) {
     }
 }
 
-/// Schedulers that look at other times must mean the same ticks.
+/// Schedulers that check at different times must find the same ticks.
 fn ticks(schedule: &Schedule) {
     let now = Timestamp::from_second(1_800_000_000).expect("a time");
     let Some(next) = schedule.next(now) else { return };
@@ -81,7 +81,7 @@ fn service(service: &Service) {
         assert!(is_queue_name(&queue), "{queue:?}");
         assert!((1..=10_000).contains(&workers));
     }
-    // River's constraint.
+    // A constraint of River's table.
     assert!(
         (1..128).contains(&service.kind.chars().count()),
         "{:?}",
@@ -117,12 +117,12 @@ fn service(service: &Service) {
     }
 }
 
-/// Neither PostgreSQL nor a program's arguments can have a NUL.
+/// Neither PostgreSQL nor a program's arguments can contain a NUL.
 fn storable(text: &str) {
     assert!(!text.contains('\0'), "{text:?}");
 }
 
-/// Whether JSON says what TOML says.
+/// Whether the JSON has the same meaning as the TOML.
 pub fn is_same(toml: &toml::Value, json: &serde_json::Value) -> bool {
     match toml {
         toml::Value::String(text) => json.as_str() == Some(text),

@@ -1,11 +1,11 @@
-//! Files with a member that nobody reads.
+//! Files with an unknown member.
 
 use toml::{Table, Value};
 
 /// No name in a services file has a space.
 const STRANGER: &str = "a stranger";
 
-/// The table with one more member, in itself or in a table of its own, for each of them. `args` has any members.
+/// Copies of the table with an unknown member, one in the table and one in each nested table. `args` allows any member.
 pub fn with_one(table: &Table) -> Vec<Table> {
     let others = table.iter().filter(|(name, _)| *name != "args");
     let deeper = others.flat_map(|(name, value)| {

@@ -1,4 +1,4 @@
-//! What the programs in Rust have in common: how they are told what to insert, and how they tell what they work.
+//! Shared by the Rust programs: how they receive the jobs to insert, and how they report the jobs that run.
 
 use std::io::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use uuid::Uuid;
 
-/// Whatever goes wrong ends the program, and with it the measurement.
+/// Any error ends the program and the measurement.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// A number in the environment.
@@ -17,17 +17,17 @@ pub fn number(variable: &str) -> usize {
         .unwrap_or_else(|| panic!("{variable} must be a number"))
 }
 
-/// How long a job takes.
+/// The duration of a job.
 pub fn takes() -> Duration {
     Duration::from_millis(number("PEER_JOB_MS") as u64)
 }
 
-/// Whether killed workers' jobs are to be taken back as soon as can be set.
+/// Whether to rescue jobs of killed workers as soon as the peer's settings allow.
 pub fn rescues_soon() -> bool {
     std::env::var("PEER_RESCUE").is_ok_and(|how| how == "shortest")
 }
 
-/// Where the database is.
+/// The URL of the database.
 pub fn database_url() -> String {
     std::env::var("DATABASE_URL").expect("DATABASE_URL must be set")
 }
@@ -39,14 +39,14 @@ fn now() -> u128 {
         .as_micros()
 }
 
-/// Tells that a job begins (`+`) or ends (`-`).
+/// Prints that a job starts (`+`) or ends (`-`).
 pub fn say(what: char, user: Uuid, job: impl std::fmt::Display) {
     let line = format!("{what} {user} {job} {}\n", now());
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Works one job.
+/// Runs a job.
 pub async fn job(user: Uuid, job: impl std::fmt::Display, takes: Duration) {
     say('+', user, &job);
     if !takes.is_zero() {
@@ -55,7 +55,7 @@ pub async fn job(user: Uuid, job: impl std::fmt::Display, takes: Duration) {
     say('-', user, &job);
 }
 
-/// Works until the standard input ends.
+/// Runs until standard input ends.
 pub async fn until_told() -> Result<(), Failure> {
     println!("ready");
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
@@ -63,7 +63,8 @@ pub async fn until_told() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Inserts the jobs that it is told of, a line each, `callers` at once, and answers an empty line when they are in.
+/// Inserts the jobs that arrive on standard input, one per line, `callers` at once. Prints an empty line when all are
+/// inserted.
 pub async fn produce<F, G>(callers: usize, insert: F) -> Result<(), Failure>
 where
     F: Fn(Uuid, usize) -> G + Clone + Send + 'static,

@@ -1,5 +1,5 @@
-//! headgate: a partition for each user, and a queue for each number of slots, since a queue has one ceiling for all of its
-//! partitions.
+//! headgate: a partition for each user, and a queue for each number of slots, because a queue has one ceiling for all
+//! of its partitions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use peers::{Failure, database_url, job, number, produce, rescues_soon, takes, un
 use tokio_postgres::NoTls;
 use uuid::Uuid;
 
-/// For users of so many slots.
+/// The queue for users with this many slots.
 const QUEUES: [(&str, u64); 2] = [("one", 1), ("three", 3)];
 
 struct Work(Uuid);
@@ -25,7 +25,7 @@ impl Task for Work {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
-        // The rest tells jobs of one user apart, since a fingerprint is of the payload.
+        // The rest distinguishes jobs of one user, because a fingerprint covers the payload.
         Uuid::from_slice(bytes.get(..16).unwrap_or_default())
             .map(Self)
             .map_err(|error| CodecError::Malformed(error.to_string()))

@@ -1,4 +1,4 @@
-//! River for Rust with the limiter of ADR-10: in this process's memory, and what is over the limit is snoozed.
+//! River for Rust with the limiter of ADR-10: it counts in this process's memory and snoozes jobs over the limit.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -20,11 +20,11 @@ impl JobArgs for Args {
     const KIND: &'static str = "work";
 }
 
-/// What runs here, by user.
+/// The running jobs by user.
 #[derive(Clone, Default)]
 struct Limiter(Arc<Mutex<HashMap<Uuid, i32>>>);
 
-/// A slot, given back when it goes out of scope.
+/// A slot, released when it goes out of scope.
 struct Held(Limiter, Uuid);
 
 impl Limiter {
@@ -100,7 +100,7 @@ async fn work(pool: PgPool) -> Result<(), Failure> {
         .fetch_cooldown(Duration::from_millis(1))
         .queue("default", QueueConfig::new(number("PEER_WORKERS")));
     if rescues_soon() {
-        // Never less than a job may take.
+        // At least as long as a job may take.
         let at_least = Duration::from_secs(2);
         builder = builder.job_timeout(at_least).maintenance(
             MaintenanceConfig::default()
