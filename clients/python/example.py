@@ -31,7 +31,7 @@ def handle(connection, job):
 
 handled = []
 with psycopg.connect(url) as connection:
-    # Programs that start together would create the tables twice.
+    # Programs that start at the same time could both create the tables.
     connection.execute("SELECT pg_advisory_xact_lock(17)")
     connection.execute("CREATE TABLE IF NOT EXISTS orders (number int NOT NULL)")
     connection.execute("CREATE TABLE IF NOT EXISTS results (number int NOT NULL)")

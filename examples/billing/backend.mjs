@@ -1,4 +1,4 @@
-// Between Stripe and Weir: what was bought goes in, what was used goes out. The README says what Stripe has to know.
+// Connects Stripe and Weir: passes on purchases, and reports usage. The README lists the required setup in Stripe.
 import { readFile, rename, writeFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -7,7 +7,7 @@ import Stripe from "stripe";
 const { STRIPE_KEY, STRIPE_WEBHOOK_SECRET, STRIPE_URL, WEIR_URL, WEIR_KEY } = process.env;
 const { PORT = "4242", CURSOR_FILE = "cursor", DEFAULT_PLAN = "free" } = process.env;
 const { USAGE_INTERVAL = "10000", CUSTOMER_WITHIN = "600000" } = process.env;
-// Where to begin without a cursor: the first event, now, or a time.
+// Where to start without a cursor: the first event, now, or a time.
 const { USAGE_AFTER = "" } = process.env;
 const at = STRIPE_URL ? new URL(STRIPE_URL) : undefined;
 const stripe = new Stripe(STRIPE_KEY, at && { protocol: at.protocol.slice(0, -1), host: at.hostname, port: at.port });
@@ -28,7 +28,7 @@ const payments = ["checkout.session.completed", "checkout.session.async_payment_
 async function bought({ id, type, created, data: { object } }) {
   const holder = `/admin/holders/${encodeURIComponent(object.metadata?.subject ?? "")}`;
   if (type.startsWith("customer.subscription.")) {
-    // Not paid yet. It may come after the payment's event, from the same second, and must not undo it.
+    // Not paid yet. This event may arrive after the payment's event of the same second, and must not undo it.
     if (object.status === "incomplete") return;
     const isOver = type.endsWith(".deleted") || ["unpaid", "incomplete_expired"].includes(object.status);
     const plan = isOver ? DEFAULT_PLAN : object.items.data[0].price.lookup_key;
@@ -48,28 +48,29 @@ const server = createServer(async (request, response) => {
   } catch {
     return response.writeHead(400).end("not signed by Stripe\n");
   }
-  // What is not acknowledged comes again.
+  // Stripe repeats events that are not acknowledged.
   const failed = await bought(event).then(() => undefined, String);
   if (failed) console.error(event.id, failed);
   response.writeHead(failed ? 502 : 204).end();
 });
 
-/** Tells Stripe of a usage event; false is too early, since the customer may be new and not be found yet. */
+/** Reports a usage event to Stripe. Returns false if it is too early, because a new customer may not be found yet. */
 async function told({ id, subject, time, data }) {
   const value = data.amount - data.from_grants;
   if (value <= 0) return true;
   const found = await stripe.customers.search({ query: `metadata["subject"]:${JSON.stringify(subject)}` });
-  // Whoever is no customer by then has a plan that costs nothing.
+  // A holder that is still no customer by then has a free plan.
   if (!found.data[0]) return Date.now() - Date.parse(time) > Number(CUSTOMER_WITHIN);
   const payload = { stripe_customer_id: found.data[0].id, value: String(value) };
-  // The same identifier again is not counted again.
+  // Stripe ignores a repeated identifier.
   const event = { event_name: data.meter, identifier: id, timestamp: Math.floor(Date.parse(time) / 1000), payload };
   try {
     await stripe.billing.meterEvents.create(event);
   } catch (error) {
-    // It was delivered before, and the answer was lost.
+    // It was delivered before, but the answer was lost.
     if (error.code === "duplicate_meter_event") return true;
-    // One that is refused for good must not keep all others back. A wrong key or a limit of requests is no such refusal.
+    // An event that is refused permanently must not block all others. A wrong key or a rate limit is not such a
+    // refusal.
     if (!(error instanceof Stripe.errors.StripeInvalidRequestError)) throw error;
     console.error("refused", JSON.stringify(event), error.message);
   }
@@ -84,7 +85,8 @@ async function used() {
   try {
     while (count < events.length && (await told(events[count]))) count++;
   } finally {
-    // Also before an event that failed: Stripe may forget identifiers after a day, and an outage may last longer.
+    // The cursor is also kept before a failed event: Stripe may forget identifiers after a day, and an outage may last
+    // longer.
     if (count > 0) await keep(count === events.length ? next : (await read(count)).next);
   }
 }

@@ -1,7 +1,6 @@
-// The fleet of `npm run -s bench -- languages`: works no-op jobs, each of which writes a row of the product's, until its
-// standard input ends. How a job is completed is the first argument: `weir` and `river-tx` complete it in the row's
-// transaction, by weir_complete and by River's JobCompleteTx; `river` leaves it to River's client, which completes many
-// at once.
+// The fleet of `npm run -s bench -- languages`. It runs no-op jobs, each of which writes a row of the product, until its
+// standard input ends. The first argument sets how jobs are completed: `weir` and `river-tx` complete a job in the row's
+// transaction, with weir_complete or River's JobCompleteTx. With `river`, River's client completes many jobs at once.
 package main
 
 import (
@@ -63,7 +62,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// Some for River's own.
+	// Some connections for River's client.
 	config.MaxConns = int32(*at + 5)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
