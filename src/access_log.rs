@@ -1,9 +1,8 @@
-//! The access log: one line of JSON per request. Its request id is also in the response and in the logs of the
-//! origin and the workers.
+//! The access log: one line of JSON per request. Its request id is also in the response and in the logs of the origin
+//! and the workers.
 //!
-//! Cloudflare bills log lines. A forwarded request has its line at the origin, and a flood of denials would write a
-//! line each; so by default only errors that end at the edge are logged. No line contains a client's address, a
-//! token or a query.
+//! Cloudflare bills log lines. The origin logs forwarded requests, and in a flood, each denial would write a line. So
+//! by default, only errors that end at the edge are logged. No line contains a client's address, a token or a query.
 
 use serde::Serialize;
 use weir_policy::counts::RequestOutcome;

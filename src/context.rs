@@ -1,4 +1,4 @@
-//! What every function that helps to answer a request needs to know.
+//! The data that functions need to answer a request.
 
 use crate::bindings::Bindings;
 use crate::config::Config;

@@ -1,13 +1,13 @@
 //! The Durable Object that counts submissions. One object holds the counts of many addresses, or of many users, in
 //! memory.
 //!
-//! All counts are written as one value, when [`weir_policy::write_budget`] says so: under low load before a request
-//! is answered (the runtime holds a response back until earlier writes are durable), under high load a moment later
-//! or by an alarm. One write holds all counts, so requests share its cost. Denials change nothing and cause no
+//! All counts are written as one value. [`weir_policy::write_budget`] decides when. Under low load, a write precedes
+//! the response: the runtime holds a response back until earlier writes are durable. Under high load, it comes a moment
+//! later or with an alarm. One write holds all counts, so requests share its cost. Denials change nothing and cause no
 //! write. When the last window has ended, the alarm deletes everything, so that no address leaves anything behind.
 //!
-//! A crash or a deployment may lose the counts of the last seconds under high load. The isolates remember what they
-//! were told and send it with their next request (see [`weir_policy::window::KnownUsage`]).
+//! A crash or a deployment may lose the counts of the last seconds under high load. The isolates remember the results
+//! that they received, and send them with their next request (see [`weir_policy::window::KnownUsage`]).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -39,7 +39,7 @@ pub struct AddressCounter {
     state: State,
     counters: Rc<RefCell<LimitSet>>,
     budget: RefCell<WriteBudget>,
-    /// Whether there are counts that are not written.
+    /// Whether there are unwritten counts.
     dirty: Cell<bool>,
     /// Whether a call of [`AddressCounter::flush`] is scheduled.
     flush_scheduled: Cell<bool>,
@@ -63,7 +63,7 @@ impl AddressCounter {
             .then(|| Config::users(&variables))
             .flatten();
         let own = group(name.as_deref()).and_then(|id| Config::limits(&variables, id));
-        // Once users or routes are not limited any more, their last windows may end under any limit.
+        // If users or routes are no longer limited, their last windows may end under any limit.
         let limits = own.unwrap_or_else(|| vec![users.unwrap_or_else(|| Config::submissions(&variables))]);
         let counter = Self {
             state,
@@ -79,7 +79,7 @@ impl AddressCounter {
         if let Err(error) = counter.load() {
             log_error("snapshot_unreadable", &error);
         }
-        // What was preserved at a panic is newer than the snapshot.
+        // The state preserved at a panic is newer than the snapshot.
         if panics::preserve(&counter.state.id().to_string(), &counter.counters) {
             counter.dirty.set(true);
         }
@@ -87,9 +87,9 @@ impl AddressCounter {
     }
 
     /// Counts one request and returns a packed [`weir_policy::limit_set::SetResult`]. The address arrives as
-    /// [`AddressKey::to_parts`]; `known_used` is 0 when the caller remembers nothing of it. A negative number is the
-    /// same result and asks the caller for a call of [`Self::flush`] in [`weir_policy::write_budget::BATCH_DELAY_MS`],
-    /// which saves a second call across the language boundary per request.
+    /// [`AddressKey::to_parts`]; `known_used` is 0 if the caller remembers nothing about it. A negative number is the
+    /// same result and asks the caller to call [`Self::flush`] in [`weir_policy::write_budget::BATCH_DELAY_MS`], which
+    /// saves a second call across the language boundary per request.
     pub fn take(&self, kind: u32, upper: u32, lower: u32, known_used: u32, known_reset_at_ms: f64) -> f64 {
         self.calls.set(self.calls.get().wrapping_add(1));
         let now = clock::now_ms();
@@ -99,14 +99,15 @@ impl AddressCounter {
             reset_at_ms: known_reset_at_ms as u64,
         });
         let decided = self.counters.borrow_mut().take(key, known, now);
-        // Without any limit there is nothing to count. No set is without one, and the caller knows the number for no result.
+        // Without a limit, there is nothing to count. Every set has a limit, and the caller knows this number as "no
+        // result".
         let Some(decided) = decided else { return f64::MAX };
         let flush = decided.scoped.result.admitted && self.schedule_write(now);
         let packed = decided.pack();
         if flush { -packed } else { packed }
     }
 
-    /// Writes what is not written yet, as scheduled by [`Self::take`].
+    /// Writes the unwritten counts, as scheduled by [`Self::take`].
     pub fn flush(&self) {
         self.flush_scheduled.set(false);
         if self.dirty.get() && self.save(clock::now_ms()).is_err() {
@@ -114,8 +115,8 @@ impl AddressCounter {
         }
     }
 
-    /// Writes what is not written yet, or deletes everything when no window is open any more. Returns a promise when
-    /// there is something to wait for.
+    /// Writes the unwritten counts, or deletes everything if no window is open any more. Returns a promise if there is
+    /// something to wait for.
     pub fn alarm(&self) -> Result<JsValue, JsValue> {
         self.alarm_at.set(0);
         let now = clock::now_ms();
@@ -153,7 +154,7 @@ impl AddressCounter {
         ]
     }
 
-    /// Sees to it that what was just counted is written. Returns whether the caller must schedule [`Self::flush`].
+    /// Ensures that the latest counts are written. Returns whether the caller must schedule [`Self::flush`].
     fn schedule_write(&self, now: u64) -> bool {
         self.dirty.set(true);
         self.last_admitted_ms.set(now);
@@ -161,7 +162,7 @@ impl AddressCounter {
         let write = self.budget.borrow_mut().request(now, scheduled);
         let saved = write == Write::Now && self.save(now).is_ok();
         if self.alarm_at.get() == 0 {
-            // Needed even after a write: what is written must be deleted one day.
+            // Needed even after a write, because the stored counts must be deleted later.
             self.set_alarm(now + ALARM_DELAY_MS);
         }
         match write {
@@ -174,7 +175,7 @@ impl AddressCounter {
         }
     }
 
-    /// Sets the alarm, unless it goes off by then anyway.
+    /// Sets the alarm, unless it goes off by then in any case.
     fn alarm_by(&self, at_ms: u64) {
         if self.alarm_at.get() == 0 || self.alarm_at.get() > at_ms {
             self.set_alarm(at_ms);

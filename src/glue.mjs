@@ -25,7 +25,7 @@ export async function secret(env, name) {
   return await env[name].get();
 }
 
-/** A list of header names that Rust can hold on to. */
+/** A list of header names that Rust can keep. */
 export function names(lines) {
   return lines.split("\n");
 }
@@ -46,7 +46,9 @@ export function cacheControl(response) {
   return response.headers.get("cache-control") ?? undefined;
 }
 
-/** Remembers by name which headers pass. `decide` is Rust's, and calling it costs more than anything else here. */
+/**
+ * Remembers by name which headers pass. `decide` is a Rust function, and calling it costs more than anything else here.
+ */
 export class HeaderFilter {
   #decide;
   #known = new Map();
@@ -75,8 +77,12 @@ const listedBy = (connection) =>
     .map((name) => name.trim());
 
 /**
- * Headers as a plain object, which the runtime reads in one call, after changes: pairs of lines, a name and a value. "+"
- * before a name appends to the header, "-" removes it, "?" sets it if it is absent, and a name alone sets it.
+ * Headers with changes, as a plain object, which the runtime reads in one call. The changes are pairs of lines, a name
+ * and a value. A prefix of the name sets how:
+ * - without a prefix: set the header
+ * - `+`: append to the header
+ * - `-`: remove it
+ * - `?`: set it if it is absent
  */
 function changed(headers, changes) {
   eachChange(changes, (how, name, value) => {
@@ -118,9 +124,9 @@ export function forward(env, service, url, request, filter, changes, maxBytes, u
   const { method } = request;
   const init = { method, headers: headersOf(request, filter, changes), redirect: "manual" };
   if (method === "GET" || method === "HEAD") {
-    // Clients may send a body without a meaning (RFC 9110, 9.3.1). Even an empty one would make `fetch` fail.
-    // Without no-store, a cache rule of the origin's zone may answer one caller with what another one was answered.
-    // Answers to other methods are never cached, and setting it takes the runtime time.
+    // Clients may send a body without a meaning (RFC 9110, 9.3.1). Even an empty one would make `fetch` fail. Without
+    // no-store, a cache rule of the origin's zone might serve one caller's answer to another caller. Answers to other
+    // methods are never cached, and setting it takes the runtime time.
     init.cache = "no-store";
   } else if (request.body !== null) {
     return upload(send, url, init, request, maxBytes, uploadMs, originMs);
@@ -144,7 +150,7 @@ function upload(send, url, init, request, maxBytes, uploadMs, originMs) {
     maxBytes,
     uploadMs,
   ).catch((reason) => {
-    // Ending the stream with an error would not do: without Content-Length, the origin would take it for complete.
+    // An error in the stream is not enough: without Content-Length, the origin would consider the body complete.
     stop.abort(reason);
     throw reason;
   });
@@ -156,8 +162,8 @@ function upload(send, url, init, request, maxBytes, uploadMs, originMs) {
 const maxChunk = 65_536;
 
 /**
- * Copies a body by one buffer. Resolves when all is sent or the origin takes no more, and rejects when the client does not
- * send all of it. The body's own pipe does not tell the two apart.
+ * Copies a body through one buffer. Resolves when all is sent or the origin accepts no more, and rejects if the client
+ * does not send all of it. The body's `pipeTo` does not distinguish the two.
  */
 function copyBody(reader, writer, chunk, maxBytes, uploadMs) {
   let late = "client slow";
@@ -200,7 +206,7 @@ export function pass(response, filter, changes) {
   return passed;
 }
 
-/** A response that the edge makes itself. */
+/** A response that the edge creates. */
 export function respond(status, changes, body) {
   return new Response(body, { status, headers: changed({}, changes) });
 }
@@ -209,7 +215,7 @@ export function respond(status, changes, body) {
 export async function post(url, changes, body) {
   const headers = changed({}, changes);
   const response = await fetch(url, { method: "POST", headers, body, redirect: "manual" });
-  // An unread body would hold on to the connection.
+  // An unread body would keep the connection open.
   await response.body?.cancel();
   return response.status;
 }

@@ -29,7 +29,7 @@ extern "C" {
     #[wasm_bindgen(js_name = cacheControl)]
     pub(crate) fn cache_control(response: &Response) -> Option<String>;
 
-    /// Knows which headers pass.
+    /// Decides which headers pass.
     pub(crate) type HeaderFilter;
 
     #[wasm_bindgen(constructor)]
@@ -78,7 +78,7 @@ extern "C" {
     pub(crate) fn with_timeout(promise: &Promise, milliseconds: u32) -> Promise;
 }
 
-/// What [`with_timeout`] rejects with after the timeout.
+/// The error of [`with_timeout`] after the timeout.
 pub(crate) const TIMED_OUT: &str = "timed out";
 
 /// The body is longer than allowed.

@@ -1,6 +1,7 @@
-//! The issuer's key set, cached in the isolate. It is fetched again every hour, while it stays in use, and, at most once per cooldown, when its
-//! keys do not verify a token that newer keys might verify: the issuer may have added a key, or replaced one under the
-//! same `kid` or without one. While it cannot be fetched, the cached one stays in use.
+//! The issuer's key set, cached in the isolate. While it is in use, it is fetched again every hour. It is also fetched,
+//! at most once per cooldown, when its keys do not verify a token that newer keys might verify. The issuer may have
+//! added a key, or replaced one under the same `kid` or without one. While it cannot be fetched, the cached one stays
+//! in use.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -46,8 +47,8 @@ struct Cache {
     keys: Option<KeySet>,
     attempted_at: u64,
     failed_at: u64,
-    /// Until when the fetch of a request may take; 0 without one. The client of that request may hang up, and then the
-    /// fetch ends without a result.
+    /// Until when another request's fetch may take; 0 without one. If that request's client disconnects, the fetch ends
+    /// without a result.
     fetching_until: u64,
     /// The number of fetches that have ended, with or without success.
     fetches: u32,
@@ -56,14 +57,14 @@ struct Cache {
     settled: BTreeSet<u64>,
 }
 
-/// What a request does about the key set.
+/// The action of a request on the key set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refresh {
     /// Use the cached keys.
     NotNeeded,
     /// Fetch the key set.
     Fetch,
-    /// Use the cached keys, and fetch the key set behind.
+    /// Use the cached keys, and fetch the key set in the background.
     FetchBehind,
     /// Wait for the fetch of another request.
     Wait,
@@ -82,14 +83,14 @@ impl Cache {
         }
     }
 
-    /// Begins a fetch. Returns the tokens that its result settles.
+    /// Starts a fetch. Returns the tokens that its result settles.
     fn begin(&mut self, now: u64) -> BTreeSet<u64> {
         self.attempted_at = now;
         self.fetching_until = now + 2 * u64::from(TIMEOUT_MS);
         mem::take(&mut self.unsettled)
     }
 
-    /// Ends a fetch that began at `began_at`.
+    /// Ends a fetch that started at `began_at`.
     fn end(&mut self, fetched: Option<Keys>, mut settles: BTreeSet<u64>, began_at: u64) {
         self.fetching_until = 0;
         self.fetches = self.fetches.wrapping_add(1);
@@ -133,7 +134,7 @@ impl Cache {
         }
     }
 
-    /// When the next fetch may begin.
+    /// When the next fetch may start.
     fn next_at(&self, cooldown_ms: u64) -> u64 {
         match (&self.keys, self.failed_at) {
             (None, 0) => 0,
@@ -143,15 +144,15 @@ impl Cache {
     }
 }
 
-/// The issuer's keys, and when they were asked for.
+/// The issuer's keys, and when they were requested.
 #[derive(Clone, Debug)]
 pub(crate) struct KeySet {
     pub(crate) keys: Rc<Keys>,
-    /// Milliseconds since the Unix epoch. The keys that were published by then are among them.
+    /// Milliseconds since the Unix epoch. The set includes all keys published by then.
     pub(crate) asked_at: u64,
 }
 
-/// The issuer's keys; `None` while there has never been a key set. Pass `need_newer` when they do not verify a token that
+/// The issuer's keys; `None` until a key set has been fetched. Pass `need_newer` if they do not verify a token that
 /// newer keys might verify.
 pub(crate) async fn key_set(context: &RequestContext<'_>, url: &str, need_newer: bool) -> Option<KeySet> {
     let config = context.config;
@@ -177,7 +178,7 @@ pub(crate) async fn key_set(context: &RequestContext<'_>, url: &str, need_newer:
                 }));
                 break;
             }
-            // Each request waits by a timer of its own: the runtime ties a promise to the request that created it.
+            // Each request has its own timer, because the runtime ties a promise to the request that created it.
             Refresh::Wait => {
                 let _ = JsFuture::from(glue::sleep(POLL_INTERVAL_MS)).await;
             }
@@ -192,8 +193,8 @@ pub(crate) fn retry_after_secs(context: &RequestContext<'_>) -> u64 {
     next_at.saturating_sub(clock::now_ms()).div_ceil(1000).max(1)
 }
 
-/// Whether newer keys were fetched since this token was first seen, and remembers the token. If so, the keys settle that it
-/// is bad, even if other bad tokens have used up the fetch of this cooldown.
+/// Whether newer keys were fetched since this token was first seen; also remembers the token. If so, the token is
+/// invalid, even if other invalid tokens have used up the fetch of this cooldown.
 pub(crate) fn is_settled(token: &str) -> bool {
     let mut hasher = DefaultHasher::new();
     token.hash(&mut hasher);
@@ -221,7 +222,7 @@ async fn refresh(bindings: &Bindings, url: &str, now: u64) {
 
 async fn fetch(url: &str) -> Result<Keys, String> {
     let init = RequestInit::new();
-    // A redirect would lead to keys that are not configured.
+    // A redirect could lead to keys that are not configured.
     init.set_redirect(RequestRedirect::Manual);
     let response = fetch_url(url, &init).map_err(|error| WaitError::Failed(error).reason())?;
     let response: Response = with_timeout(response, TIMEOUT_MS)

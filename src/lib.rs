@@ -1,10 +1,10 @@
 //! The edge Worker of Weir.
 //!
-//! It runs in front of the origin: it authenticates the caller, rate limits anonymous requests per client address (web
-//! ADR-21), and forwards accepted requests with a signed assertion of who is calling. The rules are in `policy/`; this
+//! It runs in front of the origin. It authenticates the caller, rate limits anonymous requests per client address (web
+//! ADR-21), and forwards accepted requests with a signed assertion of the caller. The rules are in `policy/`; this
 //! crate connects them to the Workers runtime.
 //!
-//! The modules below are in their order: each one imports only from modules above it.
+//! The modules below are ordered: each one imports only from modules above it.
 
 mod access_log;
 mod bindings;
@@ -63,7 +63,7 @@ thread_local! {
 pub(crate) fn start() {
     let next = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        // Count first: the tally is among the state that is preserved.
+        // This comes first, because the tally is part of the preserved state.
         tally::count_panic();
         panics::preserve_state(&info.to_string());
         next(info);
@@ -93,7 +93,7 @@ async fn configuration(bindings: &Bindings) -> Result<Rc<Config>, ConfigError> {
         return config;
     }
     let mut variables = settings::variables(bindings);
-    // An error of the Secrets Store is not kept: the next request reads the secrets again.
+    // An error of the Secrets Store is not cached, so the next request reads the secrets again.
     settings::read_secrets(bindings, &mut variables)
         .await
         .map_err(ConfigError)?;

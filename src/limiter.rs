@@ -1,8 +1,8 @@
 //! Rate limiting: anonymous requests by address and, if that is configured, users' submissions by user.
 //!
-//! A submission is decided by what this isolate remembers, else by the counting object, else by the native limiter:
-//! each one is asked only if the one before cannot tell. An object that failed several times in a row is not asked for a
-//! while, so that requests do not wait for it.
+//! This isolate's memory decides on a submission if it can, otherwise the counting object, otherwise the native
+//! limiter. An object that has failed several times in a row is skipped for a while, so that requests do not wait for
+//! it.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ thread_local! {
     static BAD_TOKENS: IsolateCount = const { IsolateCount::new("bad-tokens") };
 }
 
-/// What the isolate counts by itself, under the name by which it outlives a panic.
+/// A count of this isolate alone, under the name by which it outlives a panic.
 struct IsolateCount {
     name: &'static str,
     counters: OnceCell<Rc<RefCell<PrefixCounters>>>,
@@ -78,7 +78,7 @@ impl IsolateCount {
 pub(crate) enum RateLimitDecision {
     Admitted(PolicyStatus),
     Denied(PolicyStatus),
-    /// Neither object nor native limiter could decide, and the configuration says to refuse such requests.
+    /// Neither the object nor the native limiter could decide, and the configuration refuses such requests.
     Unavailable,
 }
 
@@ -108,7 +108,7 @@ impl NamedLimits {
         }
     }
 
-    /// The status when it is not known how much is left.
+    /// The status if the remaining number is unknown.
     fn unknown_status(&self) -> PolicyStatus {
         PolicyStatus {
             named: self.policy(Scope::Address),
@@ -139,7 +139,7 @@ impl Exact<'_> {
         })
     }
 
-    /// What the isolate remembers of a limit is under this key.
+    /// The key under which the isolate remembers a limit.
     fn remembered(&self, place: usize, key: AddressKey) -> Remembered {
         (self.group, place, key)
     }
@@ -246,7 +246,7 @@ async fn exact(
         return RateLimitDecision::Denied(unknown);
     }
 
-    // A counting object restores one limit by it.
+    // A counting object restores a single limit from it.
     let is_only = limits.limits.len() == 1;
     let known = ADDRESSES.with_borrow(|cache| cache.known_usage(limits.remembered(0, key), now));
     match ask_counter(context, request, limits.group, key, known.filter(|_| is_only)).await {
@@ -254,7 +254,7 @@ async fn exact(
             let Some(named) = limits.named(decided.place) else {
                 return RateLimitDecision::Unavailable;
             };
-            // With the time before the call, a denial is forgotten too early rather than remembered too long.
+            // Uses the time before the call, so that a denial is forgotten too early rather than remembered too long.
             remember(limits, key, &decided, &named.limits, now);
             let status = named.status(decided.scoped);
             if decided.scoped.result.admitted {
@@ -321,7 +321,7 @@ async fn ask_counter(
     answer
 }
 
-/// Calls `change` with the breaker of a counting object. There are as many as objects.
+/// Calls `change` with the breaker of a counting object. Each object has a breaker.
 fn breaker<R>(name: &str, change: impl FnOnce(&mut CircuitBreaker) -> R) -> R {
     BREAKERS.with_borrow_mut(|breakers| match breakers.get_mut(name) {
         Some(breaker) => change(breaker),
@@ -385,8 +385,8 @@ async fn without_counter(
     }
 }
 
-/// Decides on any other anonymous request without calling an object: by the isolate's own count, which knows how
-/// much is left until when, and by the native limiter, which also counts the data centre's other isolates.
+/// Decides on any other anonymous request without calling an object. The isolate's count knows the remaining number and
+/// the reset time, and the native limiter also counts the data centre's other isolates.
 pub(crate) async fn read(context: &RequestContext<'_>, key: AddressKey) -> RateLimitDecision {
     let limits = NamedLimits {
         address: "anon-read",
@@ -397,8 +397,8 @@ pub(crate) async fn read(context: &RequestContext<'_>, key: AddressKey) -> RateL
     loose(context, limits, scoped, &key.to_string()).await
 }
 
-/// Decides on a request with a token that is not valid. It is counted apart from the address's other requests, so that a
-/// page learns that its token has expired while others behind the address use up what anonymous clients have.
+/// Decides on a request with an invalid token. It is counted separately from the address's other requests. So a page
+/// learns that its token has expired even if other clients of the address use up the anonymous limit.
 pub(crate) async fn bad_token(context: &RequestContext<'_>, key: AddressKey) -> RateLimitDecision {
     let limits = NamedLimits {
         address: BAD_TOKEN,
@@ -422,7 +422,7 @@ async fn loose(
     let native = context.bindings.read_limiter();
     match ask_native(native, native_key, context.config.counter_timeout_ms).await {
         Ok(false) => RateLimitDecision::Denied(limits.unknown_status()),
-        // These requests cost little: the isolate's own count is limit enough.
+        // These requests are cheap, so the isolate's count is enough.
         Ok(true) | Err(_) => RateLimitDecision::Admitted(status),
     }
 }

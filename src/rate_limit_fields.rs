@@ -13,12 +13,12 @@ pub(crate) struct NamedPolicy {
     pub(crate) policy: Policy,
 }
 
-/// What a response tells a client about its policy.
+/// The status of a policy for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyStatus {
     /// The policy that was applied.
     pub(crate) named: NamedPolicy,
-    /// How much is left. `None` when the native limiter decided. It only answers yes or no, and its limit and period,
+    /// How much is left. `None` when the native limiter decided, which only answers yes or no. Its limit and period,
     /// which are in `wrangler.toml` alone, may differ from the policy's.
     pub(crate) result: Option<LimitResult>,
 }

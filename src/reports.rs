@@ -1,10 +1,10 @@
-//! Reporting the isolate's tally to the origin, which exports it as metrics.
+//! Reports the isolate's tally to the origin, which exports it as metrics.
 //!
-//! Counting adds one in the isolate's memory. The first request that finds something to report claims the report:
-//! once it has been answered, it waits for the report interval and then sends everything counted until then. What is
-//! counted while that report is under way is in another one. So an isolate sends at most one report per interval, a
-//! flood of denials is reported to its end although none of it is forwarded, and no client waits for a report. Counts
-//! since the last report are lost when Cloudflare evicts the isolate.
+//! Counting adds one in the isolate's memory. The first request that finds unreported counts claims the report. After
+//! its response, it waits for the report interval and then sends all counts so far. Counts that arrive during that
+//! request go into the next report. So an isolate sends at most one report per interval, a flood of denials is fully
+//! reported although none of it is forwarded, and no client waits for a report. When Cloudflare evicts the isolate, the
+//! counts since the last report are lost.
 
 use std::rc::Rc;
 
@@ -25,7 +25,7 @@ use crate::timeout::with_timeout;
 /// How long the origin may take to accept a report, in milliseconds.
 const TIMEOUT_MS: u32 = 5_000;
 
-/// Schedules a report if there is something to report and no other request has claimed it. Call it once per request;
+/// Schedules a report if there are counts to report and no other request has claimed them. Call it once per request;
 /// the report is sent in the time that the request has left after its response.
 pub(crate) fn schedule(bindings: &Bindings, config: &Rc<Config>) {
     // A service is not Weir's origin.
@@ -41,7 +41,7 @@ pub(crate) fn schedule(bindings: &Bindings, config: &Rc<Config>) {
     glue::wait_until(&future_to_promise(async move {
         let _ = JsFuture::from(glue::sleep(interval_ms)).await;
         let report = tally::with(|tally| {
-            // What is counted from here on is in the next report, which its request claims.
+            // Later counts go into the next report, which another request claims.
             tally.release_claim();
             tally.report(random_uuid)
         });

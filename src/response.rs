@@ -1,4 +1,4 @@
-//! Responses that the edge makes itself.
+//! Responses that the edge creates.
 
 use serde_json::json;
 use wasm_bindgen::JsValue;
@@ -10,7 +10,7 @@ use weir_policy::token::TokenError;
 use crate::glue::{self, HeaderChanges};
 use crate::rate_limit_fields::PolicyStatus;
 
-/// The fields of every response that the edge makes or passes on. HSTS (RFC 6797) is only valid over TLS.
+/// The fields of every response that the edge creates or forwards. HSTS (RFC 6797) is only valid over TLS.
 pub(crate) fn base_fields(is_https: bool) -> HeaderChanges {
     let mut fields = HeaderChanges::default();
     fields.set("x-content-type-options", "nosniff");
@@ -36,8 +36,8 @@ pub(crate) fn empty(status: u16, fields: &HeaderChanges) -> Result<Response, JsV
     glue::respond(status, fields.packed(), None)
 }
 
-/// Tells a client about its policy. Both fields are lists. A user's have the quotas of the origin as well; an anonymous
-/// client has no policies but the edge's.
+/// Adds the fields of the client's policy. Both fields are lists. For users, they also have the origin's quotas.
+/// Anonymous clients have only the edge's policies.
 pub(crate) fn add_rate_limit_fields(status: &PolicyStatus, is_user: bool, fields: &mut HeaderChanges) {
     if !is_user {
         fields.remove("ratelimit-policy").remove("ratelimit");
@@ -78,7 +78,7 @@ pub(crate) fn counting_unavailable(is_user: bool) -> Problem {
     Problem::new(503, "Service Unavailable", detail).with_type(problem::TEMPORARY_REDUCED_CAPACITY)
 }
 
-/// Only keys that the edge does not have could verify the token.
+/// The edge does not have the keys that could verify the token.
 pub(crate) fn unverifiable() -> Problem {
     let detail = "Your sign-in cannot be verified right now. Please try again later.";
     Problem::new(503, "Service Unavailable", detail)
@@ -132,7 +132,8 @@ pub(crate) fn internal() -> Problem {
     )
 }
 
-/// The edge's configuration has errors. They are in the log only: they tell an attacker how the edge is set up.
+/// The edge's configuration has errors. Only the log has them, because they would show an attacker how the edge is set
+/// up.
 pub(crate) fn misconfigured() -> Problem {
     Problem::new(
         500,

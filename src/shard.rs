@@ -2,7 +2,7 @@
 
 use weir_policy::address::AddressKey;
 
-/// A counting object: its name, and where Cloudflare should make it.
+/// A counting object: its name, and where Cloudflare should create it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shard {
     pub(crate) name: String,
@@ -10,7 +10,7 @@ pub(crate) struct Shard {
     pub(crate) hint: Option<&'static str>,
 }
 
-/// What the names of the objects that count users begin with.
+/// The prefix of the names of objects that count users.
 const USERS: &str = "user-";
 
 /// Whether the object of this name counts users.
@@ -18,18 +18,19 @@ pub(crate) fn counts_users(name: Option<&str>) -> bool {
     name.is_some_and(|name| name.starts_with(USERS))
 }
 
-/// The id of the group of limits that the object of this name counts by, if they are a route's.
+/// The id of the group of limits that the object of this name counts, if it counts a route's limits.
 pub(crate) fn group(name: Option<&str>) -> Option<u64> {
     let (_, id) = name?.split_once(':')?;
     u64::from_str_radix(id, 16).ok()
 }
 
-/// The object for `key`. Its region depends on the location that Cloudflare's data gives for the address, not on
-/// the data centre that received the request: routes change, but one address must always have the same object.
+/// The object for `key`. One address must always have the same object, but routes change. So its region depends on the
+/// location that Cloudflare has for the address, not on the data centre that received the request.
 ///
-/// A user may send from several regions at once, and has one object for all of them. It is made near whoever comes first.
+/// A user may send from several regions at once, and has one object for all of them. It is created near the first
+/// request.
 ///
-/// Each group of a route's limits has objects for itself.
+/// Each group of a route's limits has separate objects.
 pub(crate) fn shard(
     key: AddressKey,
     group: Option<u64>,

@@ -1,4 +1,4 @@
-//! What this isolate has counted and not yet reported to the origin.
+//! Counts of this isolate that have not been reported to the origin.
 
 use std::cell::RefCell;
 use std::rc::Rc;
