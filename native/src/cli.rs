@@ -42,22 +42,22 @@ use webhook::Webhook;
 const SETTINGS: &str = "\
 Settings come from the environment. Weir refuses to start on invalid settings and lists every error:
   DATABASE_URL                  PostgreSQL, postgres://user@host:5432/name; or PGHOST and libpq's other variables
-  WEIR_SCHEMA, RIVER_SCHEMA     the schemas of Weir's tables and of River's: where search_path leads
+  WEIR_SCHEMA, RIVER_SCHEMA     the schemas of Weir's tables and of River's [default: by search_path]
   EDGE_SECRET                   shared with the edge; `serve` and `up` need it
-  WEIR_ORIGIN_HOST, _PORT       where `serve` and `up` listen: 127.0.0.1, 8080
-  WEIR_METRICS_HOST, _PORT      where `work` and `schedule` answer /metrics, /healthz, /readyz; without a port
-                                nowhere. `serve` and `up` answer them beside the API
-  WEIR_CONFIG                   the services: weir.toml
-  WEIR_DRAIN_TIMEOUT            how long running jobs may go on after SIGTERM: 30s
-  WEIR_STOP_DELAY               how long `serve` and `up` accept requests after SIGTERM, with 503 on /readyz: 0s
-  FAIRNESS_..., ..._WORKERS     slots by plan, pool sizes (LEND_IDLE_WORKERS: whether idle ones are lent)
-  OTEL_EXPORTER_OTLP_ENDPOINT   where traces go (OTLP over HTTP); unset: nowhere. OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER
-                                and the like as OpenTelemetry has them
+  WEIR_ORIGIN_HOST, _PORT       where `serve` and `up` listen [default: 127.0.0.1, 8080]
+  WEIR_METRICS_HOST, _PORT      where `work` and `schedule` answer /metrics, /healthz and /readyz; only with a port.
+                                `serve` and `up` answer them on the API's port
+  WEIR_CONFIG                   the file with the services [default: weir.toml]
+  WEIR_DRAIN_TIMEOUT            how long running jobs may continue after SIGTERM [default: 30s]
+  WEIR_STOP_DELAY               how long `serve` and `up` accept requests after SIGTERM; /readyz is 503 [default: 0s]
+  FAIRNESS_..., ..._WORKERS     slots by plan, pool sizes (LEND_IDLE_WORKERS: whether lanes lend idle workers)
+  OTEL_EXPORTER_OTLP_ENDPOINT   where to send traces, by OTLP over HTTP [default: nowhere]. OTEL_SERVICE_NAME,
+                                OTEL_TRACES_SAMPLER and others as OpenTelemetry defines them
 Each secret can be in a file: DATABASE_URL_FILE and the like.
-docs/reference/settings.md has the whole list, deploy/weir.env.example the defaults.
+docs/reference/settings.md lists all settings; deploy/weir.env.example has the defaults.
 
-weir.toml has a [[service]] for each kind of work: its pools, its timeout, `retry` for when a failed job is tried again,
-and who does it: a `builtin` handler, a program (`exec`) or an endpoint (`http`). A [[periodic]] enqueues a job by a
+weir.toml has a [[service]] for each kind of job. It sets the pools, the timeout, the retry policy (`retry`), and the
+handler: `builtin`, a program (`exec`) or an endpoint (`http`). A [[periodic]] enqueues a job on a
 schedule. Its comments describe every member.";
 
 /// Fair quotas, lanes and slots for a product's API, on River and PostgreSQL.
@@ -84,12 +84,12 @@ Examples:
   weir migrate
   weir migrate --print > weir.sql")]
     Migrate(Migrate),
-    /// Read the settings and the services, and do nothing: `npm start` asks whether they have faults.
+    /// Read the settings and the services, and do nothing else; `npm start` uses it to check them.
     #[command(hide = true)]
     Check,
     /// Serve the API.
     Serve,
-    /// Work jobs.
+    /// Run jobs.
     #[command(after_help = "\
 Examples:
   weir work
@@ -99,9 +99,9 @@ Examples:
         #[arg(long, value_delimiter = ',')]
         service: Vec<String>,
     },
-    /// Lead: retries, periodic jobs, cleaning, reconciliation.
+    /// Lead: run retries, periodic jobs, cleaning and reconciliation.
     Schedule,
-    /// Serve, work and schedule in one process.
+    /// Serve, run jobs and schedule in one process.
     Up,
     /// Print a bearer token; creates the user and the subscription if needed.
     #[command(after_help = "\
@@ -109,26 +109,26 @@ Examples:
   weir token --tier pro
   weir token --tier free --user 7e1f1d9e-3c87-4d2c-9a6e-9d6a9d1b9c11 --ttl 8h")]
     Token(Token),
-    /// Check the invariants on the database; exit code 1 when one does not hold.
+    /// Check the invariants on the database; exit code 1 if one is violated.
     #[command(after_help = "\
 Examples:
   weir audit
   weir audit --json | jq '.[] | select(.violations != [])'")]
     Audit(Audit),
-    /// Show who leads, what finishes, and what holds each lane back.
+    /// Show the leaders, the throughput, and what holds each lane back.
     #[command(after_help = "\
 Examples:
   weir status --watch
   weir status --user 7e1f1d9e-3c87-4d2c-9a6e-9d6a9d1b9c11
   weir status --json | jq .lanes")]
     Status(Status),
-    /// Show the catalogue as the database has it, and what differs from weir.toml.
+    /// Show the database's catalogue, and its differences from weir.toml.
     Plans {
-        /// Machine-readable.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Create, list and revoke service keys, which backends call the origin with.
+    /// Create, list and revoke service keys, with which backends call the origin.
     #[command(
         subcommand,
         after_help = "\
@@ -145,7 +145,7 @@ Examples:
   weir user override alice analysis --limit month=2000 --slots 5
   weir user grant alice analysis 100 --reason 'support ticket 17'")]
     User(User),
-    /// Move old usage out of the database.
+    /// Move old usage events out of the database.
     #[command(
         subcommand,
         after_help = "\
@@ -153,7 +153,7 @@ Example:
   weir usage archive --before 2026-01-01T00:00:00Z --to usage-2025.jsonl"
     )]
     Usage(Usage),
-    /// Deliver events: jobs that end, thresholds of quotas, changes of plans.
+    /// Manage webhooks, which receive events: finished jobs, quota thresholds, changes of plan.
     #[command(
         subcommand,
         after_help = "\
@@ -182,7 +182,7 @@ Examples:
 }
 
 impl Command {
-    /// The name of its connections to the database.
+    /// The `application_name` of its database connections.
     fn application_name(&self) -> &'static str {
         match self {
             Self::Migrate(_) => "weir migrate",

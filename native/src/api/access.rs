@@ -1,4 +1,4 @@
-//! One count a request, and one line where `ACCESS_LOG` wants it.
+//! Counts each request, and logs one line for it if `ACCESS_LOG` asks for it.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::telemetry::traces;
 pub(super) async fn log(mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = method(request.method());
-    // The route and not the path: a label and a log must not grow with the number of jobs.
+    // The route, not the path: labels and logs must not grow with the number of jobs.
     let route = request
         .extensions()
         .get::<MatchedPath>()
@@ -37,10 +37,10 @@ pub(super) async fn log(mut request: Request, next: Next) -> Response {
     let request_id = match (caller, record.key()) {
         (Some(caller), _) => Cow::Borrowed(&*caller.request_id),
         (None, Some(_)) => Cow::Owned(request_id(given_id.as_ref())),
-        // Nobody's: an id that anybody may send must not lead to the lines of another's.
+        // A new id. Clients choose the `X-Request-Id` they send, so it could lead to another request's lines.
         (None, None) => Cow::Owned(Uuid::now_v7().to_string()),
     };
-    // What comes through the edge, the edge answers with its id.
+    // The edge adds its own request id to the answers that it forwards.
     if (caller.is_none() || record.key().is_some())
         && let Ok(id) = HeaderValue::from_str(&request_id)
     {
@@ -54,7 +54,8 @@ pub(super) async fn log(mut request: Request, next: Next) -> Response {
     if response.status().is_server_error() {
         span.failed(i64::from(status), String::new());
     }
-    // Changes by an operator or a backend are few, and each is worth its line. So is what a wrong setup looks like.
+    // Changes by an operator or a backend are rare, and each is worth a line. So are the answers that a wrong setup
+    // gets.
     let is_change = route.starts_with("/admin") && method != "GET" && method != "HEAD";
     weir_ledger::access_log!(
         is_change || status == 401 || status >= 500,
@@ -62,9 +63,9 @@ pub(super) async fn log(mut request: Request, next: Next) -> Response {
         user = caller
             .and_then(|caller| caller.holder.user_id)
             .map(tracing::field::display),
-        // Of an organisation's people, the one who asked.
+        // The user who asked, within an organisation.
         subject = caller.and_then(|caller| Some(caller.user.as_ref()?.subject.as_str())),
-        // Of backends that call for others.
+        // The service key, for backends that call on behalf of users.
         key = record.key(),
         method,
         route,
@@ -75,7 +76,7 @@ pub(super) async fn log(mut request: Request, next: Next) -> Response {
     response
 }
 
-/// Of the methods that there are, since anybody may make one up.
+/// Only known methods, because a client can send any word.
 fn method(method: &axum::http::Method) -> &'static str {
     match method.as_str() {
         "GET" => "GET",

@@ -1,4 +1,4 @@
-//! Answers that several routes have, as the API's description has them.
+//! Answers that several routes share, as in the API's description.
 
 use utoipa::IntoResponses;
 
@@ -15,27 +15,27 @@ macro_rules! answers {
 }
 
 answers! {
-    /// The request did not come through the edge, and has no service key that is accepted
+    /// The request did not come through the edge, and has no valid service key
     401 Unauthenticated;
-    /// There is no service key, or not one that is accepted
+    /// There is no valid service key
     401 NoKey;
     /// The service key lacks the scope
     403 LacksScope;
-    /// The holder was never seen
-    404 NeverSeen;
+    /// The holder is unknown
+    404 UnknownHolder;
     /// A service key needs one valid header Weir-On-Behalf-Of
     422 NoSubject;
     /// There is no such webhook
     404 NoSuchWebhook;
-    /// The webhook is disabled, or there is one for this URL already, or there are too many
-    409 WebhookInTheWay;
+    /// The webhook is disabled, or the URL already has one, or there are too many
+    409 WebhookConflict;
     /// The same key or event was used for something else
-    409 UsedBefore;
-    /// The body is not what is wanted; the detail says what is
-    422 NotWanted;
-    /// There is no token of an attempt at this job, or not one that is accepted
+    409 AlreadyUsed;
+    /// The body is not valid; the detail has the reason
+    422 InvalidBody;
+    /// There is no valid token for an attempt at this job
     401 NoAttempt;
-    /// The attempt is over: the job has ended, or the attempt was taken back
+    /// The attempt is over: the job has ended, or the attempt was taken over
     409 AttemptOver;
     /// The body is too large
     413 TooLarge;

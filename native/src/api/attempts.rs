@@ -1,5 +1,5 @@
-//! Routes for endpoints that answer later: progress and the end of an attempt. The bearer of an attempt's token acts
-//! for that attempt only.
+//! Routes for endpoints that answer later: progress and the end of an attempt. An attempt's token is valid for that
+//! attempt only.
 
 use std::sync::Arc;
 
@@ -22,19 +22,19 @@ use weir_ledger::attempts::{self, AttemptError, Claim, Failure, Needs};
 use weir_ledger::json::check_numbers;
 use weir_ledger::read;
 
-use super::answers::{AttemptOver, NoAttempt, NotWanted, TooLarge, Unavailable};
+use super::answers::{AttemptOver, InvalidBody, NoAttempt, TooLarge, Unavailable};
 use super::problem::ApiError;
 use super::state::Api;
 use super::when::FARTHEST;
 use crate::handler::{MAX_OUTPUT, Outcome};
 
-/// An output with what is around it: a letter of it may be written in six bytes.
+/// An output and the members around it. JSON may need six bytes for a character.
 const MAX_COMPLETION: usize = MAX_OUTPUT + 64 * 1024;
 
-/// Whatever else an attempt says.
-const MAX_WORD: usize = 128 * 1024;
+/// For all other bodies of an attempt.
+const MAX_REPORT: usize = 128 * 1024;
 
-/// The routes, for whoever reaches the origin: the edge forwards none of them.
+/// The routes of an attempt, at the origin only: the edge does not forward them.
 pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
     let complete = OpenApiRouter::new()
         .routes(routes!(complete))
@@ -44,11 +44,11 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(progress))
         .routes(routes!(extend))
         .routes(routes!(heartbeat))
-        .layer(DefaultBodyLimit::max(MAX_WORD));
+        .layer(DefaultBodyLimit::max(MAX_REPORT));
     complete.merge(others)
 }
 
-/// The attempt whose token a request shows.
+/// The attempt that a request's token names.
 pub(super) struct Attempt {
     job_id: i64,
     claim: String,
@@ -95,7 +95,7 @@ impl From<AttemptError> for ApiError {
     fn from(error: AttemptError) -> Self {
         match error {
             AttemptError::Over(over) => Self::AttemptOver(over),
-            AttemptError::Invalid(wants) => Self::Unprocessable(format!("Not as it must be: {wants}.")),
+            AttemptError::Invalid(wants) => Self::Unprocessable(format!("The body is not valid: {wants}.")),
             AttemptError::Database(error) => error.into(),
         }
     }
@@ -107,25 +107,25 @@ fn body<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>, most: usize) -
         _ => ApiError::Unprocessable("The body could not be read.".to_owned()),
     })?;
     serde_json::from_slice(&body)
-        .map_err(|error| ApiError::Unprocessable(format!("The body is not what is wanted: {error}.")))
+        .map_err(|error| ApiError::Unprocessable(format!("The body is not valid: {error}.")))
 }
 
-/// What an attempt has made.
+/// The result of an attempt.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Completion {
     /// The job's output, of at most 4 MiB.
     #[serde(default)]
     output: Value,
-    /// What it used of its reservation, in the meter's unit; all of it unless told.
+    /// How much of its reservation the job used, in the meter's unit. Default: all of it.
     #[schema(required = false, nullable = false, minimum = 0)]
     used: Option<i64>,
 }
 
-/// A job that is completed.
+/// A completed job.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Completed {
-    /// What its user was charged.
+    /// The amount charged to the user.
     charged: i64,
 }
 
@@ -139,7 +139,7 @@ pub(super) struct Completed {
     tag = "Workers",
     params(("id" = i64, Path, description = "The job's id, from the header Weir-Job-Id", minimum = 1)),
     request_body = Completion,
-    responses((status = 200, body = Completed, description = "The job is completed"), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
+    responses((status = 200, body = Completed, description = "The job is completed"), NoAttempt, AttemptOver, TooLarge, InvalidBody, Unavailable)
 )]
 pub(super) async fn complete(
     State(api): State<Arc<Api>>,
@@ -166,17 +166,17 @@ pub(super) async fn complete(
     Ok(Json(Completed { charged }))
 }
 
-/// How an attempt has failed.
+/// Why an attempt failed.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Failed {
-    /// What went wrong, for the job's owner. The first 10 000 letters are kept.
+    /// The error message, for the job's owner. The first 10 000 characters are kept.
     error: String,
-    /// Whether trying again may help.
+    /// Whether a retry may help.
     #[serde(default = "yes")]
     #[schema(required = false, default = true)]
     retry: bool,
-    /// When to try again, not sooner than in a second; as the service says unless told.
+    /// When to retry, at least a second from now. Default: the service's retry policy.
     #[schema(required = false, nullable = false)]
     retry_at: Option<Timestamp>,
 }
@@ -185,10 +185,10 @@ fn yes() -> bool {
     true
 }
 
-/// What becomes of a job whose attempt has failed.
+/// The state of a job after a failed attempt.
 #[derive(Serialize, ToSchema)]
 pub(super) struct AfterFailure {
-    /// `retry`; `discarded` when that was the last attempt; `cancelled` when somebody wanted that.
+    /// `retry`; `discarded` after the last attempt; `cancelled` if the job was cancelled.
     #[schema(example = "retry")]
     outcome: String,
 }
@@ -203,7 +203,7 @@ pub(super) struct AfterFailure {
     tag = "Workers",
     params(("id" = i64, Path, description = "The job's id, from the header Weir-Job-Id", minimum = 1)),
     request_body = Failed,
-    responses((status = 200, body = AfterFailure, description = "The failure is recorded"), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
+    responses((status = 200, body = AfterFailure, description = "The failure is recorded"), NoAttempt, AttemptOver, TooLarge, InvalidBody, Unavailable)
 )]
 pub(super) async fn fail(
     State(api): State<Arc<Api>>,
@@ -214,7 +214,7 @@ pub(super) async fn fail(
         error,
         retry,
         retry_at,
-    } = body(bytes, MAX_WORD)?;
+    } = body(bytes, MAX_REPORT)?;
     if retry_at.is_some_and(|at| at.duration_since(Timestamp::now()) > FARTHEST) {
         return Err(ApiError::Unprocessable(
             "retry_at must be within 366 days.".to_owned(),
@@ -235,19 +235,19 @@ pub(super) async fn fail(
     Ok(Json(AfterFailure { outcome }))
 }
 
-/// How far an attempt is.
+/// The progress of an attempt.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Progressed {
     /// From 0 to 1.
     #[schema(minimum = 0, maximum = 1)]
     fraction: f64,
-    /// For people, at most 1000 bytes.
+    /// A message for people, at most 1000 bytes.
     #[schema(max_length = 1000, required = false, nullable = false)]
     message: Option<String>,
 }
 
-/// A report that was recorded.
+/// A recorded report.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Recorded {
     /// When the attempt is taken over unless it reports again; null while its first answer is outstanding.
@@ -264,14 +264,14 @@ pub(super) struct Recorded {
     tag = "Workers",
     params(("id" = i64, Path, description = "The job's id, from the header Weir-Job-Id", minimum = 1)),
     request_body = Progressed,
-    responses((status = 200, body = Recorded, description = "The report is recorded"), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
+    responses((status = 200, body = Recorded, description = "The report is recorded"), NoAttempt, AttemptOver, TooLarge, InvalidBody, Unavailable)
 )]
 pub(super) async fn progress(
     State(api): State<Arc<Api>>,
     attempt: Attempt,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Recorded>, ApiError> {
-    let Progressed { fraction, message } = body(bytes, MAX_WORD)?;
+    let Progressed { fraction, message } = body(bytes, MAX_REPORT)?;
     record(&api, &attempt, Some(&attempts::Progress { fraction, message })).await
 }
 
@@ -306,24 +306,25 @@ async fn record(
     }))
 }
 
-/// How much quota an attempt asks for: `more` than it has, or so much in `total`. To say the latter again changes nothing.
+/// How much quota an attempt asks for: `more` than it has, or a `total`. Repeating a `total` changes nothing.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WantedExtension {
-    /// In the meter's unit, from 1.
+    /// In the meter's unit, at least 1.
     #[schema(minimum = 1, required = false, nullable = false)]
     more: Option<i64>,
-    /// In the meter's unit, from 1, with what was reserved before.
+    /// In the meter's unit, at least 1, including the amount reserved before.
     #[schema(minimum = 1, required = false, nullable = false)]
     total: Option<i64>,
 }
 
-/// What became of a wish for more quota.
+/// The answer to a request for more quota.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Extended {
-    /// Whether there was room. Without, nothing has changed, and the attempt goes on.
+    /// Whether there was room. If not, nothing has changed, and the attempt continues.
     extended: bool,
-    /// The billing period's quota: `used`, `reserved`, `limit`, `remaining`, `reset_at`; null for a job of nobody's.
+    /// The billing period's quota: `used`, `reserved`, `limit`, `remaining`, `reset_at`. Null for a job without a
+    /// holder.
     #[schema(value_type = Option<Object>)]
     quota: Option<Value>,
 }
@@ -338,14 +339,14 @@ pub(super) struct Extended {
     tag = "Workers",
     params(("id" = i64, Path, description = "The job's id, from the header Weir-Job-Id", minimum = 1)),
     request_body = WantedExtension,
-    responses((status = 200, body = Extended, description = "The quota after the call"), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
+    responses((status = 200, body = Extended, description = "The quota after the call"), NoAttempt, AttemptOver, TooLarge, InvalidBody, Unavailable)
 )]
 pub(super) async fn extend(
     State(api): State<Arc<Api>>,
     attempt: Attempt,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Extended>, ApiError> {
-    let needs = match body(bytes, MAX_WORD)? {
+    let needs = match body(bytes, MAX_REPORT)? {
         WantedExtension {
             more: Some(more),
             total: None,
@@ -372,14 +373,14 @@ pub(super) async fn extend(
 }
 
 impl Attempt {
-    /// Changes what the job's holder has, in line with its other changes.
+    /// Changes a holder's data, after the holder's earlier changes.
     async fn change<T, C: AsyncFnOnce(&mut ClientWrapper) -> Result<T, AttemptError>>(
         &self,
         api: &Api,
         change: impl Fn() -> C,
     ) -> Result<T, AttemptError> {
         let holder = read::attempts::holder(&api.pool, self.job_id).await?;
-        // Without a holder there is no other change to wait for.
+        // A job without a holder has no other change to wait for.
         api.changes.of(holder.unwrap_or_else(Uuid::new_v4), change).await
     }
 

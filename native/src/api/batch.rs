@@ -1,4 +1,4 @@
-//! Submitting several jobs at once, all or none.
+//! Submits several jobs at once, all or none.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::telemetry::traces;
 /// The most jobs of one batch.
 const MAX_JOBS: usize = 100;
 
-/// The arguments of the jobs of a batch.
+/// The arguments of a batch's jobs.
 #[derive(ToSchema)]
 #[schema(value_type = Vec<Object>, min_items = 1, max_items = 100)]
 #[allow(dead_code, reason = "describes a body that is read as JSON")]
@@ -39,10 +39,10 @@ pub(super) struct BatchArguments(Vec<Value>);
 /// An accepted batch.
 #[derive(Serialize, ToSchema)]
 pub(super) struct AcceptedBatch {
-    /// One for each of the arguments, in their order, without outputs. One that is there already stands for those it is
-    /// taken for.
+    /// One job for each of the arguments, in their order, without outputs. A job that existed before is returned for
+    /// the arguments that it matches.
     jobs: Vec<Job>,
-    /// The plan's quota with all of them in it.
+    /// The plan's quota including all of them.
     quota: Option<Quota>,
 }
 
@@ -56,9 +56,9 @@ pub(super) struct AcceptedBatch {
     tag = "Jobs",
     params(
         ("id" = String, Path, description = "The name of the service", min_length = 1),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key within 24 hours gives the same jobs, whatever the order of members; 422 with other arguments, another time or another priority", min_length = 1, max_length = 255),
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the same jobs for 24 hours, whatever the order of members. With other arguments, another time or another priority: 422", min_length = 1, max_length = 255),
         ("Weir-Run-At" = Option<String>, Header, description = "When the jobs run: an RFC 3339 time within 366 days. Default: at once", example = "2027-01-31T08:00:00Z", min_length = 1),
-        ("Weir-Priority" = Option<i16>, Header, description = "Priority within their lane. Default: 1, the first", minimum = 1, maximum = 4),
+        ("Weir-Priority" = Option<i16>, Header, description = "Priority within their lane, from 1 (first) to 4. Default: 1", minimum = 1, maximum = 4),
     ),
     request_body(content = BatchArguments, description = "The arguments of 1 to 100 jobs, JSON objects, of at most 256 KiB in all"),
     responses(
@@ -68,7 +68,7 @@ pub(super) struct AcceptedBatch {
         (status = 404, body = ProblemDetails, description = "There is no such service", content_type = "application/problem+json"),
         (status = 413, body = ProblemDetails, description = "The body is larger than 256 KiB", content_type = "application/problem+json"),
         (status = 422, body = ProblemDetails, description = "The service cannot use some of the arguments, or the key was used with others", content_type = "application/problem+json"),
-        (status = 429, body = ProblemDetails, description = "All of them would be over the plan's quota; none is accepted", content_type = "application/problem+json"),
+        (status = 429, body = ProblemDetails, description = "Together they exceed the plan's quota; none is accepted", content_type = "application/problem+json"),
         Unavailable,
     )
 )]
@@ -117,8 +117,8 @@ pub(super) async fn submit(
     let amounts = amounts.map_err(|(index, refusal)| at(index, refusal.into()))?;
     let mut submissions = Vec::with_capacity(arguments.len());
     for (index, (args, amount)) in arguments.into_iter().zip(amounts).enumerate() {
-        // A key of its own, so that the same batch is answered with the same jobs; and the whole batch's hash, so that
-        // another one is refused however much of it is the same.
+        // Each job has its own key, so that a repeated batch returns the same jobs. Each key has the hash of the whole
+        // batch, so that a different batch is refused even if it shares jobs.
         let idempotency = idempotency.as_ref().map(|whole| Idempotency {
             key: format!("{}#{index}", whole.key),
             request_hash: whole.request_hash.clone(),
@@ -131,8 +131,8 @@ pub(super) async fn submit(
         submissions.push(submission.map_err(|error| at(index, error))?);
     }
     let group: Vec<&Submission> = submissions.iter().collect();
-    // What is there already is read before the commit: where it cannot be read, nothing is reserved. Without outputs: a
-    // hundred may have hundreds of megabytes.
+    // Existing jobs are read before the commit. If that fails, nothing is reserved. Outputs are left out: those of a
+    // hundred jobs may be hundreds of megabytes.
     let read = async |transaction: &Transaction<'_>, answers: &[Answer]| {
         let ids: Vec<i64> = answers
             .iter()

@@ -1,4 +1,4 @@
-//! Who calls: what the edge's assertion says, or whoever a service key acts for.
+//! The caller of a request: the client that the edge's assertion names, or the holder that a service key acts for.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,19 +21,19 @@ use weir_policy::subject::Identity;
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) holder: Holder,
-    /// The user, as the token names them; `None` for an anonymous caller.
+    /// The user that the token names; `None` for an anonymous caller.
     pub(super) user: Option<Identity>,
     pub(super) request_id: String,
-    /// From where in its trace the request goes on.
+    /// The trace context that the request continues.
     pub(super) trace: TraceContext,
-    /// The job token that it shows.
+    /// The request's job token.
     pub(super) job_token: Option<String>,
-    /// When the user's token expires, in seconds since the Unix epoch; `None` for who has none.
+    /// When the user's token expires, in seconds since the Unix epoch; `None` without a token.
     pub(super) token_expires_at: Option<u64>,
 }
 
 impl Caller {
-    /// An anonymous caller has no list of jobs: its address is shared.
+    /// Refuses anonymous callers. They have no list of jobs, because many clients share an address.
     pub(super) fn signed_in(&self) -> Result<(), ApiError> {
         self.holder.user_id.map(|_| ()).ok_or(ApiError::NotSignedIn)
     }
@@ -50,8 +50,8 @@ fn job_token(parts: &Parts) -> Option<String> {
     values.next().map(str::to_owned)
 }
 
-/// What the access log learns of a request. The extractor of the caller fills it: nothing but a verified assertion gets
-/// there, so that nobody can write another's request id into the log.
+/// The caller and request id for the access log. Only the extractor of the caller fills it, from a verified assertion,
+/// so that a client cannot write another request's id into the log.
 #[derive(Clone)]
 pub(super) struct RequestRecord {
     caller: Arc<OnceLock<Caller>>,
@@ -78,7 +78,7 @@ impl RequestRecord {
     }
 }
 
-/// What a request says of itself, and what there is to hold it against.
+/// The assertion of a request, and what it must match.
 pub(super) struct Asserted<'a> {
     pub(super) token: &'a str,
     pub(super) method: &'a str,
@@ -94,7 +94,7 @@ impl<'a> Asserted<'a> {
         Self {
             token: match (values.next(), values.next()) {
                 (Some(value), None) => value.to_str().unwrap_or_default(),
-                // Two assertions are one too many to know which is meant.
+                // With two assertions, it is unclear which one counts.
                 _ => "",
             },
             method: parts.method.as_str(),
@@ -145,17 +145,17 @@ impl FromRequestParts<Arc<Api>> for Caller {
             }
         };
         if let Some(record) = record {
-            // Set once: a request has one caller.
+            // A request has one caller, so this is set once.
             let _ = record.caller.set(caller.clone());
         }
         Ok(caller)
     }
 }
 
-/// Somebody with a service key for `/admin`.
+/// An authenticated caller of `/admin`.
 #[derive(Clone, Debug)]
 pub(super) struct Operator {
-    /// As the log of changes has it.
+    /// As in the log of changes.
     pub(super) actor: String,
 }
 

@@ -1,8 +1,8 @@
-//! Changes of what one holder has, which are transactions of their own: batches, and what operators decide.
+//! Changes of one holder in separate transactions: batches, and changes by operators.
 //!
-//! They wait for the holder's row. Whoever asks for many, or whose row somebody keeps locked, must take no connection
-//! from those who read, and keep none from those who change something: a holder's changes wait for each other here, in
-//! memory, and so they do for a lock, once one of them has waited for it in vain.
+//! A change waits for the holder's row. A holder with many changes, or with a locked row, must not use up the
+//! connections of reads and of other holders' changes. So a holder's changes wait for each other in memory. After one
+//! of them has timed out on a lock, the next ones wait for that lock in memory, too.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -16,28 +16,28 @@ use weir_ledger::database::{ConnectionPool, Database, DatabaseError, FromDatabas
 use weir_ledger::hold_off::HoldOff;
 use weir_ledger::read::holders;
 
-/// How many changes are made at once.
+/// The maximum number of changes at once.
 const CONNECTIONS: usize = 4;
 
-/// How long a change waits for a lock, with a connection that others may be waiting for.
+/// How long a change waits for a lock while it uses a connection that other changes may need.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// For how long a holder that was locked for longer is looked at before each of its changes.
+/// For how long to check a holder's lock before each of its changes, after a change timed out on it.
 const LOCKED_FOR: Duration = Duration::from_secs(30);
 
-/// Between two looks at whether it still is.
+/// The pause between two checks of that lock.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How long a change waits for those before it, and then for its holder.
+/// How long a change waits for earlier ones, and then for its holder.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 type Turn = tokio::sync::Mutex<()>;
 
-/// Makes changes of holders.
+/// Applies changes of holders.
 pub(super) struct Changes {
     pool: ConnectionPool,
     turns: Mutex<HashMap<Uuid, Weak<Turn>>>,
-    /// Holders that are looked at first.
+    /// Holders with a lock that is checked first.
     locked: Mutex<HoldOff>,
 }
 
@@ -50,12 +50,12 @@ impl Changes {
         }
     }
 
-    /// Makes one change of this holder, or of whatever else has this id, when those before it are made.
+    /// Applies a change to the holder with this id, or to another thing with an id, after its earlier changes.
     ///
     /// # Errors
     ///
-    /// What `change` returns; and [`DatabaseError`] when its turn does not come within 5 s, when the holder stays locked for
-    /// longer, or as [`ConnectionPool::with`].
+    /// The error of `change`; [`DatabaseError`] if the change cannot start within 5 s, or if the holder stays locked
+    /// for longer; and the errors of [`ConnectionPool::with`].
     pub(super) async fn of<T, E: FromDatabase, C: AsyncFnOnce(&mut ClientWrapper) -> Result<T, E>>(
         &self,
         holder: Uuid,
@@ -74,7 +74,7 @@ impl Changes {
         self.pool.with(change()).await
     }
 
-    /// Waits until nobody has a lock of this holder, without a connection, if somebody had it lately.
+    /// If the holder was locked recently, waits without a connection until it is unlocked.
     async fn until_unlocked(&self, holder: Uuid) -> Result<(), DatabaseError> {
         let deadline = Instant::now() + PATIENCE;
         loop {

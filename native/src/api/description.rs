@@ -12,7 +12,7 @@ const USER_TOKEN: &str = "userToken";
 const SERVICE_KEY: &str = "serviceKey";
 const ATTEMPT_TOKEN: &str = "attemptToken";
 
-/// What the document contains besides the routes.
+/// The document without the routes.
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -25,7 +25,7 @@ const ATTEMPT_TOKEN: &str = "attemptToken";
     )),
     tags(
         (name = "Jobs", description = "Submit, follow and cancel jobs"),
-        (name = "Usage", description = "What was used, for users and for billing"),
+        (name = "Usage", description = "Usage, for users and for billing"),
         (name = "Lanes", description = "Queued and running jobs of all lanes"),
         (name = "Development", description = "Routes of servers in development mode"),
         (name = "Workers", description = "Reports of handlers that answer later"),
@@ -36,7 +36,7 @@ const ATTEMPT_TOKEN: &str = "attemptToken";
 )]
 pub(super) struct Document;
 
-/// Adds what all routes have in common: the version, the security schemes and the header of service keys.
+/// Adds what all routes share: the version, the security schemes and the header of service keys.
 pub(super) fn complete(document: &mut utoipa::openapi::OpenApi, catalogue: &Catalogue) {
     document.info.version = env!("CARGO_PKG_VERSION").to_owned();
     name_plans(document, catalogue);
@@ -108,7 +108,7 @@ fn on_behalf_of() -> Parameter {
     let subject = ObjectBuilder::new()
         .schema_type(Type::String)
         .min_length(Some(1))
-        // Percent-encoding takes three letters for a byte.
+        // Percent-encoding needs three characters for a byte.
         .max_length(Some(3 * MAX_BYTES));
     ParameterBuilder::new()
         .name("Weir-On-Behalf-Of")

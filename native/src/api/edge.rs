@@ -1,8 +1,8 @@
-//! What the edge counted of its own work: it cannot be scraped, so it reports, and here its numbers become metrics.
+//! Receives the edge's reports, and adds their counts to the metrics. The edge cannot be scraped.
 //!
-//! Not a route for clients: the edge forwards no request to it, and it believes only what the edge says in its own
-//! name. It is not in the API's description, and is not logged or counted as a request: each isolate reports every ten
-//! seconds.
+//! This is not a route for clients. The edge forwards no request to it, and it accepts only reports that the edge has
+//! signed for itself. It is not in the API's description. Its requests are not logged or counted, because each isolate
+//! reports every ten seconds.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::problem::ApiError;
 use super::state::Api;
 use crate::telemetry::metrics::add_edge_counts;
 
-/// The id of a report that the edge signed in its own name. Verified before the body is read.
+/// The id of a report that the edge signed. Verified before the body is read.
 pub(super) struct ReportId(String);
 
 impl FromRequestParts<Arc<Api>> for ReportId {
@@ -38,7 +38,7 @@ impl FromRequestParts<Arc<Api>> for ReportId {
     }
 }
 
-/// Takes a report.
+/// Receives a report.
 pub(super) async fn counts(
     State(api): State<Arc<Api>>,
     ReportId(id): ReportId,

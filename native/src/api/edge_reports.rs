@@ -1,15 +1,15 @@
-//! Which of the edge's reports were counted already.
+//! Remembers which of the edge's reports were counted.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// How many reports are remembered, so that one that comes again is counted once: an hour of thirty isolates, or what a
-/// thousand of them send in a hundred seconds.
+/// How many reports to remember, so that a repeated one is counted once. Enough for an hour of thirty isolates, or for
+/// 100 s of a thousand.
 const REMEMBERED: usize = 10_000;
 
-/// The reports that were counted last.
+/// The reports that were counted most recently.
 #[derive(Debug, Default)]
 pub(super) struct RecentReports(Mutex<Latest>);
 
@@ -21,7 +21,7 @@ struct Latest {
 }
 
 impl RecentReports {
-    /// Whether a report of this id has not come before. Remembers it.
+    /// Whether this is the first report with this id. Remembers the id.
     pub(super) fn is_first(&self, id: &str) -> bool {
         let mut latest = self.0.lock();
         let id: Arc<str> = id.into();

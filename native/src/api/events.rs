@@ -1,4 +1,4 @@
-//! Server-sent events: the changes of one job or of all of the caller's, and the lanes.
+//! Server-sent events: changes of one job or of all the caller's jobs, and the lanes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -28,35 +28,35 @@ use super::{jobs, system};
 use weir_ledger::holder::Holder;
 use weir_policy::token::LEEWAY_SECS;
 
-/// Before jobs that could not be read are read again.
+/// The pause before jobs are read again after an error.
 const OUTAGE_PAUSE: Duration = Duration::from_secs(1);
 
-/// The longest pause of a stream whose event has no room. Each look reads the whole output again.
+/// The longest pause of a stream that has no room for its event. Each look reads the whole output again.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// No stream lasts longer. Its client connects again, and is verified again: nobody listens on with an account that is
-/// gone.
+/// The longest duration of a stream. The client reconnects and is verified again, so that a deleted account does not
+/// keep its streams.
 const MAX_STREAM: Duration = Duration::from_secs(10 * 60);
 
-/// Of how many jobs a stream remembers what it has sent.
+/// How many jobs a stream remembers as sent.
 const REMEMBERED: usize = 2000;
 
 /// One event of a stream.
 type Sent = Result<Event, Infallible>;
 
-/// Between two events of the lanes.
+/// The interval between two events of the lanes.
 const LANES_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Often enough that proxies do not take the stream for dead.
+/// Often enough that proxies do not consider the stream dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// How long a stream lasts at most. It ends with its caller's token, as new requests do.
+/// The longest duration of a stream. It ends when its caller's token expires.
 fn longest(token_expires_at: Option<u64>, now_unix_secs: u64) -> Duration {
     let left = token_expires_at.map(|at| at.saturating_add(LEEWAY_SECS).saturating_sub(now_unix_secs));
     left.map_or(MAX_STREAM, |left| Duration::from_secs(left).min(MAX_STREAM))
 }
 
-/// The answer. It ends in time, and when the process stops, whatever the next event waits for.
+/// The response. It ends at its time limit and when the process stops, even while it waits for an event.
 fn answer(
     stopping: CancellationToken,
     token_expires_at: Option<u64>,
@@ -98,7 +98,7 @@ pub(super) async fn job(
     let Ok(Path(id)) = id else {
         return Err(ApiError::NoJob);
     };
-    // A place is only for those who have such a job.
+    // A stream takes a place only if the caller has such a job.
     jobs::by_id(&api, &caller, id).await?;
     let watch = api.feed.watch(caller.holder.id, Some(id));
     let watch = watch.ok_or(ApiError::TooManyStreams)?;
@@ -121,29 +121,29 @@ struct Following {
     caller: Caller,
     watch: Watch,
     id: i64,
-    /// What was sent last.
+    /// The job as it was last sent.
     sent: Option<SentJob>,
-    /// The room of what is being sent.
+    /// The room for the event that is being sent.
     sending: Option<Place>,
 }
 
 /// A job as it was sent.
 struct SentJob {
     hash: u64,
-    /// Whether it was the last state.
+    /// Whether it was in a final state.
     is_over: bool,
 }
 
 impl Following {
     async fn step(mut self) -> Option<(Sent, Self)> {
-        // Who asks for the next event has sent the one before.
+        // The next event is polled only after the previous one was sent.
         self.sending = None;
         let mut pause = OUTAGE_PAUSE;
         loop {
             if self.sent.as_ref().is_some_and(|sent| sent.is_over) {
                 return None;
             }
-            // The first look comes after the watch began, so that nothing happens unseen in between.
+            // The watch starts before the first look, so that no change is missed in between.
             let changed = match self.sent {
                 Some(_) => self.watch.changed().await,
                 None => vec![self.id],
@@ -152,12 +152,12 @@ impl Following {
             match found.and_then(|job| self.event_for(&job)) {
                 Ok(Some(event)) => return Some((Ok(event), self)),
                 Ok(None) => {}
-                // An outage passes; the stream goes on then.
+                // The stream continues after an outage.
                 Err(ApiError::Database(_)) => {
                     tokio::time::sleep(OUTAGE_PAUSE).await;
                     self.watch.again(&changed);
                 }
-                // So do the large answers that are being sent.
+                // The stream continues when large answers have been sent.
                 Err(ApiError::Unavailable(_)) => {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(MAX_PAUSE);
@@ -168,7 +168,7 @@ impl Following {
         }
     }
 
-    /// The event of a job that is not as it was sent before.
+    /// The event for a job, if it has changed since it was last sent.
     fn event_for(&mut self, job: &Job) -> Result<Option<Event>, ApiError> {
         let text = serde_json::to_string(job).unwrap_or_default();
         let (hash, is_over) = (hash_of(&text), job.is_over());
@@ -188,7 +188,7 @@ fn hash_of(text: &str) -> u64 {
     hasher.finish()
 }
 
-/// What the first event has.
+/// Options of the first event.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct FirstEvent {
@@ -225,7 +225,7 @@ pub(super) async fn jobs(
         ));
     }
     caller.signed_in()?;
-    // Before the list is read, so that nothing happens unseen in between.
+    // Before the list is read, so that no change is missed in between.
     let watch = api.feed.watch(caller.holder.id, None);
     let watch = watch.ok_or(ApiError::TooManyStreams)?;
     let newest = jobs::newest_first(&api, caller.holder, None, limit).await?;
@@ -248,7 +248,7 @@ struct Everything {
     api: Arc<Api>,
     holder: Holder,
     watch: Watch,
-    /// Hashes of the jobs as they were sent: what a look finds to have changed may be in the first event already.
+    /// Hashes of the jobs as they were sent: the first event may already contain a change that a look finds.
     sent: BTreeMap<i64, u64>,
     next: VecDeque<Event>,
 }
@@ -261,7 +261,7 @@ impl Everything {
             }
             let changed = self.watch.changed().await;
             let Ok(found) = jobs::by_ids(&self.api, self.holder, &changed).await else {
-                // An outage passes; the stream goes on then.
+                // The stream continues after an outage.
                 tokio::time::sleep(OUTAGE_PAUSE).await;
                 self.watch.again(&changed);
                 continue;
@@ -280,7 +280,7 @@ impl Everything {
         }
     }
 
-    /// Whether the job is not as it was sent before. Remembers it.
+    /// Whether the job has changed since it was last sent. Remembers it.
     fn is_new(&mut self, job: &Job) -> bool {
         let hash = hash_of(&serde_json::to_string(job).unwrap_or_default());
         let before = self.sent.insert(job.id, hash);

@@ -1,8 +1,8 @@
-//! Which jobs have changed: one look at the database for all event streams of a process, however many there are.
+//! Finds changed jobs: one look at the database serves all event streams of a process.
 //!
-//! River's tables have no trigger of ours, and not everything that happens to a job is notified; so this asks, for the
-//! unfinished jobs of those who watch, by primary key, and for their newest ones, from an index. It hands out ids
-//! only: each stream reads what the jobs are like then, so that no stream can show an older state after a newer one.
+//! River's tables have no Weir triggers, and River does not notify of every change. So a look reads the unfinished jobs
+//! that streams watch by primary key, and each holder's newest jobs from an index. It returns only ids. Each stream
+//! then reads its jobs, so that no stream sends an older state after a newer one.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -18,31 +18,31 @@ use super::places::{Place, Places};
 use weir_ledger::database::{ConnectionPool, DatabaseError};
 use weir_ledger::read::feed as read;
 
-/// Between two looks, while a watched job is unfinished.
+/// The pause between two looks while a watched job is unfinished.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Between two looks, while all that could happen is a submission through another process.
+/// The pause between two looks while the only possible change is a submission through another process.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Between two looks at least, however much is submitted here.
+/// The shortest pause between two looks, however much is submitted.
 const MIN_PAUSE: Duration = Duration::from_millis(25);
 
-/// How many of a holder's newest jobs are looked at; older ones only when they were followed before.
+/// How many of a holder's newest jobs a look reads. Older ones are read only if they were followed before.
 pub(super) const NEWEST: i64 = 100;
 
-/// How many unfinished jobs of a holder are followed at once. Newer ones come in when these are over.
+/// How many of a holder's unfinished jobs are followed at once. Newer ones follow when these have finished.
 const MAX_FOLLOWED: usize = 1000;
 
-/// A look takes a fifth of the time at most: the next one waits for so many times as long as it took.
+/// Looks take at most a fifth of the time: the pause is this many times as long as the look was.
 const RESTS_FOR: u32 = 4;
 
-/// How many streams a process has open in all.
+/// The maximum number of open streams of a process.
 const MAX_STREAMS: usize = 10_000;
 
-/// How many of them one holder has.
+/// The maximum number of open streams of a holder.
 const MAX_STREAMS_OF_HOLDER: usize = 32;
 
-/// Tells streams what to look at. Cheap to clone.
+/// Notifies streams of jobs to read. Cheap to clone.
 #[derive(Clone)]
 pub struct Feed(Arc<Shared>);
 
@@ -58,7 +58,7 @@ impl Shared {
     }
 }
 
-/// A holder whom at least one stream watches.
+/// A holder with at least one open stream.
 #[derive(Default)]
 struct Watched {
     jobs: BTreeMap<i64, JobVersion>,
@@ -73,10 +73,10 @@ enum JobVersion {
     Over,
 }
 
-/// What a stream has not looked at yet.
+/// The changes that a stream has not read yet.
 #[derive(Default)]
 struct Inbox {
-    /// Nothing but this job.
+    /// If set, only this job.
     only: Option<i64>,
     changed: Mutex<BTreeSet<i64>>,
     rung: Notify,
@@ -88,7 +88,7 @@ impl Inbox {
     }
 }
 
-/// A stream's place in the feed, until it is dropped.
+/// A stream's entry in the feed, until it is dropped.
 pub(super) struct Watch {
     shared: Arc<Shared>,
     holder: Uuid,
@@ -97,7 +97,7 @@ pub(super) struct Watch {
 }
 
 impl Feed {
-    /// Starts to look. Nothing is asked while nobody watches.
+    /// Starts to look. Without streams, it sends no query.
     #[must_use]
     pub fn start(pool: ConnectionPool, stopping: CancellationToken) -> Self {
         let shared = Arc::new(Shared {
@@ -123,7 +123,7 @@ impl Feed {
                     };
                     let rest = rest_after(took);
                     tokio::time::sleep(rest).await;
-                    // Whether it is time or somebody is in a hurry.
+                    // Wakes after the pause, or earlier if hurried.
                     let _ = tokio::time::timeout(pause.saturating_sub(rest), watcher.hurry.notified()).await;
                 }
             };
@@ -135,12 +135,12 @@ impl Feed {
         Self(shared)
     }
 
-    /// Says that something has just changed, so that it is looked at now.
+    /// Asks for a look now, because something has just changed.
     pub(super) fn hurry(&self) {
         self.0.hurry.notify_one();
     }
 
-    /// Watches a holder's jobs, or only one of them; nothing when there are too many streams.
+    /// Watches a holder's jobs, or one of them; `None` if too many streams are open.
     pub(super) fn watch(&self, holder: Uuid, only: Option<i64>) -> Option<Watch> {
         let place = self.0.places.take(holder)?;
         let inbox = Arc::new(Inbox {
@@ -165,7 +165,7 @@ impl Feed {
 }
 
 impl Watch {
-    /// Waits until jobs have changed since the last call, and says which; the oldest first.
+    /// Waits until jobs have changed since the last call, and returns their ids, oldest first.
     pub(super) async fn changed(&self) -> Vec<i64> {
         loop {
             let changed = std::mem::take(&mut *self.inbox.changed());
@@ -176,7 +176,7 @@ impl Watch {
         }
     }
 
-    /// Has these be told again: they could not be looked at.
+    /// Marks these jobs as changed again, because they could not be read.
     pub(super) fn again(&self, ids: &[i64]) {
         self.inbox.changed().extend(ids);
         self.inbox.rung.notify_one();
@@ -195,12 +195,12 @@ impl Drop for Watch {
     }
 }
 
-/// How long nobody looks again after a look that took so long, however much happens.
+/// The minimum pause after a look that took this long, whatever happens.
 fn rest_after(took: Duration) -> Duration {
     (took * RESTS_FOR).max(MIN_PAUSE)
 }
 
-/// Looks once, tells the streams, and says when to look again; nothing when nobody watches.
+/// Looks once, notifies the streams, and returns the pause until the next look; `None` without streams.
 async fn look(shared: &Shared, pool: &ConnectionPool) -> Result<Option<Duration>, DatabaseError> {
     let (holders, followed) = {
         let watched = shared.watched();
@@ -274,14 +274,14 @@ impl Watched {
         unfinished.map(|(id, _)| *id)
     }
 
-    /// Those of the newest jobs that have not been seen, as many as may be followed.
+    /// The newest jobs that are not followed yet, up to the maximum.
     fn arrived(&self, newest: &BTreeSet<i64>) -> Vec<i64> {
         let room = MAX_FOLLOWED.saturating_sub(self.followed().count());
         let unseen = newest.iter().filter(|id| !self.jobs.contains_key(id));
         unseen.take(room).copied().collect()
     }
 
-    /// Takes what a look has seen of the jobs that were asked for, and says which have changed.
+    /// Compares a look's results with the previous ones, and returns the changed jobs.
     fn take(
         &mut self,
         asked: &BTreeSet<i64>,
@@ -294,7 +294,7 @@ impl Watched {
         let mut changed = Vec::new();
         self.jobs.retain(|id, seen| {
             if *seen == JobVersion::Over || !asked.contains(id) {
-                // What is over is remembered as long as it would else be taken for new.
+                // A finished job is remembered while it is among the newest. Otherwise it would be found as a new job.
                 return *seen != JobVersion::Over || newest.contains(id);
             }
             match now.get(id) {
@@ -307,7 +307,7 @@ impl Watched {
                     };
                     true
                 }
-                // Deleted by River. Its submission is remembered longer, so it may be among the newest for days.
+                // River has deleted the job. Its submission is kept longer, so it may stay among the newest for days.
                 None => {
                     changed.push(*id);
                     *seen = JobVersion::Over;

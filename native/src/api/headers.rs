@@ -1,12 +1,12 @@
-//! Headers that a request has once or not at all.
+//! Headers that a request may have at most once.
 
 use axum::http::{HeaderMap, HeaderValue};
 use uuid::Uuid;
 
-/// Where a request's id is.
+/// The header with the request's id.
 pub(super) const REQUEST_ID: &str = "x-request-id";
 
-/// The id by which a request is found in the log: the caller's own, or a new one.
+/// The id by which to find a request in the log: the client's, or a new one.
 pub(super) fn request_id(given: Option<&HeaderValue>) -> String {
     let given = given.and_then(|value| value.to_str().ok());
     let given = given.filter(|id| !id.is_empty() && id.len() <= 128);
@@ -16,10 +16,10 @@ pub(super) fn request_id(given: Option<&HeaderValue>) -> String {
 /// The longest `Idempotency-Key`, in bytes.
 pub const MAX_KEY: usize = 255;
 
-/// There is more than one, or one that cannot be read.
+/// The header is repeated or cannot be read.
 pub(super) struct Unusable;
 
-/// The value of a header; `None` when there is none.
+/// The value of a header; `None` without one.
 pub(super) fn single<'a, T>(
     headers: &'a HeaderMap,
     name: &str,
@@ -36,7 +36,7 @@ pub(super) fn single<'a, T>(
     }
 }
 
-/// What tells a request from its repetition.
+/// The key by which a repeated request is recognised.
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Unusable> {
     single(headers, "idempotency-key", |key| {
         (1..=MAX_KEY).contains(&key.len()).then_some(key)

@@ -11,49 +11,49 @@ use crate::config::Settings;
 use crate::config::service::Service;
 use weir_ledger::raw_json::RawJson;
 
-/// What has become of a job.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Not worked on right now; `waiting_for` says why.
+    /// Not running now; `waiting_for` has the reason.
     Queued,
-    /// Worked on.
+    /// Running.
     Running,
-    /// Done; `output` is there.
+    /// Completed; `output` has the result.
     Completed,
-    /// Tried for the last time; `error` says what went wrong.
+    /// The last attempt failed; `error` has the reason.
     Failed,
-    /// Cancelled, by its owner or by an operator.
+    /// Cancelled by its owner or by an operator.
     Cancelled,
 }
 
-/// What a queued job waits for.
+/// Why a queued job waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitingFor {
-    /// Another job of the same user to end.
+    /// For a slot, until another job of the same user ends.
     Slot,
-    /// A worker of its lane.
+    /// For a free worker of its lane.
     Worker,
-    /// The time of its next attempt.
+    /// For its next attempt.
     Retry,
-    /// The time that it was scheduled for.
+    /// For the time it is scheduled for.
     Schedule,
 }
 
-/// What went wrong last.
+/// The last error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct JobError {
-    /// For people.
+    /// A message for people.
     pub message: String,
 }
 
-/// How far the attempt under way says that it is.
+/// The progress that the current attempt reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Progress {
     /// From 0 to 1.
     pub fraction: f64,
-    /// For people.
+    /// A message for people.
     pub message: Option<String>,
 }
 
@@ -64,17 +64,17 @@ pub struct Job {
     pub id: i64,
     /// The service it was submitted to.
     pub service: String,
-    /// What has become of it.
+    /// Its state.
     pub status: Status,
-    /// Why it is not worked on; null unless it is queued.
+    /// Why it waits; null unless it is queued.
     pub waiting_for: Option<WaitingFor>,
     /// Its lane.
     pub queue: String,
-    /// The tier of its owner now; `anonymous` without one.
+    /// The tier of its owner now; `anonymous` without an owner.
     pub tier: String,
-    /// How often it has been tried, the attempt under way included.
+    /// The number of attempts, including the current one.
     pub attempt: i16,
-    /// How often it will be tried at most.
+    /// The maximum number of attempts.
     pub max_attempts: i16,
     /// When it was accepted.
     pub created_at: Timestamp,
@@ -82,18 +82,18 @@ pub struct Job {
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
-    /// What of the quota it holds.
+    /// How much of the quota is reserved for it.
     pub reserved: i64,
-    /// What of the quota it cost.
+    /// How much of the quota it was charged.
     pub charged: i64,
-    /// What it made; null until it is completed, and in lists.
+    /// The output of a completed job. Null in lists.
     #[schema(value_type = Option<Value>)]
     pub(super) output: Option<RawJson>,
-    /// What went wrong last, also when it will be tried again.
+    /// The last error, including when the job will be retried.
     pub error: Option<JobError>,
-    /// How far the attempt under way is; null unless it says so.
+    /// The progress of the current attempt; null unless it reports any.
     pub progress: Option<Progress>,
-    /// Whether it holds nothing any more. A job that somebody else ended is settled a moment later, and charged then.
+    /// Whether it holds nothing any more. A job that ended outside Weir is settled and charged a moment later.
     #[serde(skip)]
     pub(super) is_settled: bool,
 }
@@ -136,7 +136,7 @@ impl Job {
         }
     }
 
-    /// A job as it was just committed.
+    /// A newly committed job.
     pub(super) fn accepted(job: NewJob, service: &Service) -> Self {
         Self {
             id: job.id,
@@ -163,13 +163,13 @@ impl Job {
         }
     }
 
-    /// Whether the last attempt that started is under way or is what ended it. River leaves the time of an attempt in a
-    /// job that waits again.
+    /// Whether the job's last attempt is running or ended the job. River keeps the time of the last attempt in a job
+    /// that waits for a retry.
     pub(super) fn has_run(&self) -> bool {
         self.status == Status::Running || self.is_finished()
     }
 
-    /// Whether nothing will change any more.
+    /// Whether nothing can change any more.
     pub(super) fn is_over(&self) -> bool {
         self.is_finished() && self.is_settled
     }

@@ -1,5 +1,5 @@
-//! Job tokens: what an anonymous submitter proves itself with. An address is shared by all who are behind the same
-//! router, and by whatever website a browser there visits; so it opens no job.
+//! Job tokens, with which anonymous clients read their jobs. An address is no proof of identity: all clients behind a
+//! router share it, and so does every website that a browser there visits.
 
 use jiff::Timestamp;
 use secrecy::{ExposeSecret, SecretString};
@@ -7,14 +7,14 @@ use uuid::Uuid;
 
 use crate::derived_keys::DerivedKeys;
 
-/// The header with a job's token.
+/// The header with a job token.
 pub(super) const HEADER: &str = "weir-job-token";
 
-/// The query parameter, for event streams, to which a browser adds no header.
+/// The query parameter for event streams, because a browser cannot add headers to them.
 pub(super) const PARAMETER: &str = "token";
 
-/// Makes and verifies job tokens: when the job was created, and a code of that and its id. Nothing has to be stored for it.
-/// After a failover, the id may belong to another job.
+/// Creates and verifies job tokens. A token has the job's creation time, and a code of that time and the job's id, so
+/// nothing has to be stored. The time is needed because a failover may reuse ids.
 pub(super) struct JobTokens(DerivedKeys);
 
 impl JobTokens {
@@ -31,8 +31,8 @@ impl JobTokens {
         Some(format!("{created}.{code}"))
     }
 
-    /// When the job of that id was created that this is the token of, if it is one. Takes the same time whatever is wrong
-    /// with it.
+    /// If this is a token of the job, returns when that job was created. The check takes the same time for every wrong
+    /// token.
     pub(super) fn verify(&self, job_id: i64, token: &str) -> Option<Timestamp> {
         let (created, code) = token.split_once('.')?;
         let created: i64 = created.parse().ok()?;

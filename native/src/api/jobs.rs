@@ -1,4 +1,4 @@
-//! Submitting jobs, and looking at one's own.
+//! Submits, reads and cancels the caller's jobs.
 
 use std::sync::Arc;
 
@@ -41,11 +41,11 @@ use weir_ledger::unique_key;
 #[derive(Serialize, ToSchema)]
 pub(super) struct Accepted {
     job: Job,
-    /// The plan's quota with this job in it; null for an anonymous caller.
+    /// The plan's quota including this job; null for an anonymous caller.
     quota: Option<Quota>,
-    /// Whether this is a job that was there already, which River's uniqueness takes for the same: nothing was reserved.
+    /// Whether the job existed before, and River's uniqueness matched it. In that case, nothing was reserved.
     folded: bool,
-    /// What an anonymous caller reads, follows and cancels the job with; only in answers to anonymous callers.
+    /// The token that reads, follows and cancels the job. Only in answers to anonymous callers.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, nullable = false)]
     token: Option<String>,
@@ -62,9 +62,9 @@ pub(super) struct Accepted {
     tag = "Jobs",
     params(
         ("id" = String, Path, description = "The name of the service", min_length = 1),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key within 24 hours gives the same job, whatever the order of members; 422 with other arguments, another time or another priority", min_length = 1, max_length = 255),
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the same job for 24 hours, whatever the order of members. With other arguments, another time or another priority: 422", min_length = 1, max_length = 255),
         ("Weir-Run-At" = Option<String>, Header, description = "When the job runs: an RFC 3339 time within 366 days. Default: at once. For users only", example = "2027-01-31T08:00:00Z", min_length = 1),
-        ("Weir-Priority" = Option<i16>, Header, description = "Priority within its lane. Default: 1, the first", minimum = 1, maximum = 4),
+        ("Weir-Priority" = Option<i16>, Header, description = "Priority within its lane, from 1 (first) to 4. Default: 1", minimum = 1, maximum = 4),
     ),
     request_body(content = Object, description = "The job's arguments, a JSON object of at most 256 KiB"),
     responses(
@@ -99,7 +99,7 @@ pub(super) async fn submit(
     let when = When::of(&headers, Timestamp::now())?;
     let idempotency = idempotency(&headers, &name, &args, when)?;
     if when.run_at.is_some() {
-        // An address may submit for ever, and its jobs would be kept for a year.
+        // An anonymous client could submit without limit, and its jobs would be kept for a year.
         caller.signed_in()?;
     }
     let mut span = traces::submission(&caller.trace, &service.name, &service.kind, caller.holder);
@@ -113,7 +113,7 @@ pub(super) async fn submit(
     let submission = submission(service, origin, args, amount, idempotency, when)?;
     let answer = api.reserver.submit(submission).await?;
     let (job, quota, folded) = match answer {
-        // Described from what was committed: whatever the database does next, the job is accepted.
+        // Taken from what was committed. The job is accepted whatever the database does next.
         Answer::Accepted { job, quota } => (Job::accepted(job, service), quota, false),
         Answer::Repeated { job_id, quota } => {
             let job = match own_by_id(&api, caller.holder, job_id).await {
@@ -148,7 +148,7 @@ pub(super) async fn submit(
     Ok((StatusCode::ACCEPTED, location, AppendHeaders(fields), body).into_response())
 }
 
-/// Who submits, and where in a trace.
+/// The submitter and the trace context.
 pub(super) struct Origin<'a> {
     pub(super) caller: &'a Caller,
     pub(super) traceparent: Option<String>,
@@ -161,12 +161,12 @@ pub(super) fn arguments(args: Value) -> Result<Map<String, Value>, ApiError> {
             "The arguments must be a JSON object.".to_owned(),
         ));
     };
-    // Whose job it is, is not for the body to say.
+    // The body cannot choose the job's owner.
     args.remove("user_id");
     Ok(args)
 }
 
-/// What is submitted to a service with these arguments, of which its handler said how much the job may use.
+/// The submission of a job with these arguments. The handler has returned the amount that the job may use.
 pub(super) fn submission(
     service: &Service,
     Origin { caller, traceparent }: Origin<'_>,
@@ -175,11 +175,11 @@ pub(super) fn submission(
     idempotency: Option<Idempotency>,
     when: When,
 ) -> Result<Submission, ApiError> {
-    // As the token has it, so that the jobs of other River clients can name the same holder.
+    // As the token has it, so that other River clients' jobs can name the same holder.
     if let Some(user) = &caller.user {
         args.insert("user_id".to_owned(), user.holder.as_str().into());
     }
-    // All who share an address would be answered with each other's jobs.
+    // Otherwise clients that share an address would get each other's jobs.
     let unique_key = match caller.holder.user_id {
         Some(user) => unique_key::key(user, &service.kind, &args, &service.unique_by)?,
         None => None,
@@ -208,7 +208,7 @@ pub(super) fn submission(
     })
 }
 
-/// The refusal of what is over these windows' limits.
+/// The refusal of a submission over the limits of these windows.
 pub(super) fn over_quota(
     service: &Service,
     quotas: Quotas,
@@ -223,15 +223,15 @@ pub(super) fn over_quota(
     }))
 }
 
-/// The refusal of an amount that the sums of the account cannot hold.
+/// The refusal of an amount that would overflow the account's sums.
 pub(super) fn too_large_an_amount() -> ApiError {
     ApiError::Unprocessable(format!(
-        "The amount is too large: what is used and reserved may come to at most {}.",
+        "The amount is too large: usage and reservations together can be at most {}.",
         i64::MAX
     ))
 }
 
-/// The refusal of a key that another request was sent with.
+/// The refusal of a key that was used for another request.
 pub(super) fn key_reused() -> ApiError {
     ApiError::Unprocessable(
         "This Idempotency-Key was used with another request; use a new key for a new request.".to_owned(),
@@ -250,7 +250,7 @@ pub(super) fn idempotency(
         ))
     })?;
     let Some(key) = key else { return Ok(None) };
-    // As values, so that spaces, the order of members and the spelling of numbers make no difference.
+    // Compares values, so that spaces, the order of members and the spelling of numbers do not matter.
     let body = comparable(body);
     let request = json!([service, when.asked_for, when.priority, body]);
     let hash = Sha256::new().chain_update(request.to_string());
@@ -260,7 +260,7 @@ pub(super) fn idempotency(
     }))
 }
 
-/// The caller's job of that id: a signed-in user's own, or the one whose token the caller shows.
+/// The job with that id, if it is the signed-in user's or if the caller has its token.
 pub(super) async fn by_id(api: &Api, caller: &Caller, id: i64) -> Result<Job, ApiError> {
     let token = caller.job_token.as_deref();
     if let Some(created_at) = token.and_then(|token| api.job_tokens.verify(id, token)) {
@@ -270,13 +270,12 @@ pub(super) async fn by_id(api: &Api, caller: &Caller, id: i64) -> Result<Job, Ap
     own_by_id(api, caller.holder, id).await
 }
 
-/// The holder's job of that id. An address is no proof of whose it is, so this is for jobs that the caller named
-/// otherwise.
+/// The holder's job of that id. An address proves no ownership, so callers must have checked the access before.
 async fn own_by_id(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiError> {
     one(api, read::by_id(&api.pool, holder.id, id).await?)
 }
 
-/// What is known of the holder's job whose row was deleted.
+/// The remaining record of a holder's job after its row was deleted.
 async fn deleted(api: &Api, holder: Holder, service: &Service, id: i64) -> Result<Job, ApiError> {
     let found = read::deleted(&api.pool, holder.id, &[id], &service.kind, service.max_attempts).await?;
     one(api, found.into_iter().next())
@@ -309,7 +308,7 @@ pub(super) async fn get(
     id: Result<Path<i64>, PathRejection>,
     caller: Caller,
 ) -> Result<Response, ApiError> {
-    // What is no number is no job's id.
+    // An id that is not a number belongs to no job.
     let Ok(Path(id)) = id else {
         return Err(ApiError::NoJob);
     };
@@ -330,7 +329,7 @@ pub(super) async fn get(
         ("Weir-Job-Token" = Option<String>, Header, description = "The job's token. Anonymous callers need it", min_length = 1),
     ),
     responses(
-        (status = 200, body = Job, description = "A job that is being worked on is cancelled a moment later"),
+        (status = 200, body = Job, description = "A running job is cancelled a moment later"),
         Unauthenticated, LacksScope, NoSuchJob, NoSubject, Unavailable,
     )
 )]
@@ -343,17 +342,17 @@ pub(super) async fn cancel(
         return Err(ApiError::NoJob);
     };
     by_id(&api, &caller, id).await?;
-    // Whoever shows a job's token may be somebody else than who submitted it.
+    // A client with a job's token may not be the client that submitted it.
     let own = caller.job_token.is_none().then_some(caller.holder.id);
     end(&api, id, own).await?;
     let job = by_id(&api, &caller, id).await?;
     api.sending.json(caller.holder.id, &job)
 }
 
-/// Cancels a job for whoever may, and gives back what it held. One that is finished stays as it is.
+/// Cancels a job for an authorised caller, and releases its reservation. A finished job does not change.
 pub(super) async fn end(api: &Api, id: i64, holder: Option<Uuid>) -> Result<(), ApiError> {
     api.river.jobs().cancel(id).await?;
-    // What it held is free before the answer, so that the next submission may have it.
+    // The reservation is released before the answer, so that the next submission can use the quota and the slot.
     if let Err(error) = api
         .settler
         .settle(Ended {
@@ -369,7 +368,7 @@ pub(super) async fn end(api: &Api, id: i64, holder: Option<Uuid>) -> Result<(), 
     Ok(())
 }
 
-/// Which part of the list.
+/// A part of the list.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Page {
@@ -400,7 +399,7 @@ pub(super) async fn list(
     caller: Caller,
 ) -> Result<Json<Vec<Job>>, ApiError> {
     caller.signed_in()?;
-    let wants = "limit must be a whole number from 1 to 100, before the id of a job";
+    let wants = "limit must be a whole number from 1 to 100, and before the id of a job";
     let Ok(Query(Page { limit, before })) = page else {
         return Err(ApiError::Unprocessable(wants.to_owned()));
     };
@@ -411,7 +410,7 @@ pub(super) async fn list(
     newest_first(&api, caller.holder, before, limit).await.map(Json)
 }
 
-/// The holder's newest jobs before that one.
+/// The holder's newest jobs before that id.
 pub(super) async fn newest_first(
     api: &Api,
     holder: Holder,
@@ -422,13 +421,13 @@ pub(super) async fn newest_first(
     Ok(jobs_of(found, &api.settings))
 }
 
-/// Those of these jobs that the holder has.
+/// The jobs among these ids that belong to the holder.
 pub(super) async fn by_ids(api: &Api, holder: Holder, ids: &[i64]) -> Result<Vec<Job>, ApiError> {
     let found = read::by_ids(&api.pool, holder.id, ids).await?;
     Ok(jobs_of(found, &api.settings))
 }
 
-/// The same inside a transaction, with those whose rows were deleted.
+/// The same inside a transaction, including deleted jobs.
 pub(super) async fn by_ids_within(
     transaction: &Transaction<'_>,
     api: &Api,

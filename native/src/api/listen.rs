@@ -1,4 +1,4 @@
-//! HTTP connections: accepted until the process stops, and closed when they are silent for too long.
+//! HTTP connections: accepts them until the process stops, and closes silent ones.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,31 +17,32 @@ use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutWriter;
 use tokio_util::sync::CancellationToken;
 
-/// How long a client may keep its connection without doing its part.
+/// How long a connection may wait for its client.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// Until the head of its next request is there.
+    /// Until the head of its next request has arrived.
     pub head: Duration,
-    /// Until its connection takes something more of its answer. What nobody reads is kept in memory.
+    /// Until the client reads more of its answer. Unread data stays in memory.
     pub write: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Self {
         Self {
-            // Longer than a proxy keeps an idle connection (60 s in nginx, 90 s in cloudflared): if the origin closed it
-            // first, the proxy's next request could already be on its way.
+            // Longer than a proxy keeps an idle connection (60 s in nginx, 90 s in cloudflared). If the origin closed
+            // it first, the proxy might already have sent its next request.
             head: Duration::from_secs(120),
-            // As nginx's `send_timeout` has it.
+            // The same as nginx's `send_timeout`.
             write: Duration::from_secs(60),
         }
     }
 }
 
-/// How long answers under way may take when the process stops. A client may read none of its answer, for ever.
+/// How long unfinished answers may take when the process stops. Otherwise a client that reads nothing could delay the
+/// stop without limit.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why nobody is answered.
+/// Why the listener cannot start.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {error}; set {variable} to a free port")]
 pub struct ListenError {
@@ -54,7 +55,7 @@ pub struct ListenError {
 ///
 /// # Errors
 ///
-/// When the port cannot be had; it names the variable to change.
+/// When the port is not available. The error names the variable to change.
 pub async fn bind(address: SocketAddr, variable: &'static str) -> Result<TcpListener, ListenError> {
     TcpListener::bind(address).await.map_err(|error| ListenError {
         address,
@@ -63,8 +64,8 @@ pub async fn bind(address: SocketAddr, variable: &'static str) -> Result<TcpList
     })
 }
 
-/// Answers until `stopping` is cancelled and the answers under way are given, for at most 10 s. A connection whose client
-/// is out of `patience` is closed. Requests carry the connection's peer as `ConnectInfo<SocketAddr>`.
+/// Answers requests until `stopping` is cancelled, then finishes the open answers for at most 10 s. Closes a connection
+/// if its client exceeds `patience`. Requests carry the peer as `ConnectInfo<SocketAddr>`.
 pub async fn answer(
     mut listener: TcpListener,
     router: Router,
@@ -77,12 +78,12 @@ pub async fn answer(
     let mut tasks = JoinSet::new();
     loop {
         let (stream, peer) = tokio::select! {
-            // It logs what cannot be accepted, and waits a second where no file descriptor is left.
+            // Logs connections that cannot be accepted, and waits a second if no file descriptor is left.
             accepted = Listener::accept(&mut listener) => accepted,
             () = stopping.cancelled() => break,
         };
         while tasks.try_join_next().is_some() {}
-        // Without it, the end of an answer may wait for the client's acknowledgement of its beginning.
+        // Otherwise the end of an answer may wait until the client has acknowledged its beginning.
         let _ = stream.set_nodelay(true);
         let routes = TowerToHyperService::new(router.clone());
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
@@ -103,6 +104,6 @@ pub async fn answer(
         .await
         .is_err()
     {
-        tracing::warn!("some clients did not take their answers in time");
+        tracing::warn!("some clients did not read their answers in time");
     }
 }

@@ -1,4 +1,4 @@
-//! The live view of the lanes: read about once a second for all who look, however many they are.
+//! The live view of the lanes. It is read about once a second for all clients together.
 
 use std::time::{Duration, Instant};
 
@@ -9,21 +9,21 @@ use super::places::{Place, Places};
 use crate::config::service::Service;
 use crate::status::{self, Lanes};
 
-/// How many streams of the view a process has open in all.
+/// The maximum number of open streams of a process.
 const MAX_STREAMS: usize = 1000;
 
-/// How many of them one holder has.
+/// The maximum number of open streams of a holder.
 const MAX_STREAMS_OF_HOLDER: usize = 8;
 
 pub(super) struct LiveView {
-    /// The last view and until when it is shown. The lock is held while the next one is read, so that one reads for all, and
-    /// finds out for all that the database is away.
+    /// The last view and when it expires. A reader holds the lock during a read, so that one query serves all,
+    /// including when the database is unreachable.
     last: tokio::sync::Mutex<Option<(Instant, Result<Lanes, DatabaseError>)>>,
     places: Places,
 }
 
 impl LiveView {
-    /// The lanes as they were a moment ago.
+    /// The lanes, at most about a second old.
     pub(super) async fn lanes(
         &self,
         pool: &ConnectionPool,
@@ -48,7 +48,7 @@ impl LiveView {
         lanes
     }
 
-    /// A place for one more stream; `None` when there are too many.
+    /// A place for another stream; `None` if too many are open.
     pub(super) fn stream(&self, holder: Uuid) -> Option<Place> {
         self.places.take(holder)
     }

@@ -1,5 +1,5 @@
-//! Places for what takes room for a while, such as event streams: so many in a process, and so many of them for one
-//! holder.
+//! Limits on things that need resources for a while, such as event streams: a number for the process, and a number for
+//! each holder.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-/// The places for things of one kind.
+/// The places for one kind of thing.
 pub(super) struct Places(Arc<Room>);
 
 struct Room {
@@ -22,7 +22,7 @@ struct Taken {
     of_holder: HashMap<Uuid, usize>,
 }
 
-/// Places that are taken, until it is dropped.
+/// Taken places. Dropping this releases them.
 pub(super) struct Place {
     room: Arc<Room>,
     holder: Uuid,
@@ -43,7 +43,7 @@ impl Room {
 }
 
 impl Places {
-    /// So many places in all, and so many for each holder.
+    /// Creates a number of places in total, and a number for each holder.
     pub(super) fn new(in_all: usize, of_holder: usize) -> Self {
         Self(Arc::new(Room {
             in_all,
@@ -52,13 +52,12 @@ impl Places {
         }))
     }
 
-    /// A place for one more thing of this holder; `None` when there are too many.
+    /// Takes a place for this holder; `None` if all are taken.
     pub(super) fn take(&self, holder: Uuid) -> Option<Place> {
         self.take_many(holder, 1)
     }
 
-    /// Places for one thing that needs several; it has all that a holder may have if it needs more. `None` when they are
-    /// taken.
+    /// Takes several places for one thing, at most as many as a holder may have. `None` if too few are free.
     pub(super) fn take_many(&self, holder: Uuid, places: usize) -> Option<Place> {
         let places = places.min(self.0.of_holder);
         self.0.take(holder, places).then(|| Place {
@@ -70,8 +69,8 @@ impl Places {
 }
 
 impl Place {
-    /// Makes it as many places as the thing needs by now, as [`Places::take_many`] does. When they are taken, it is
-    /// left as it is.
+    /// Changes the number of places to what the thing needs now, as [`Places::take_many`] does. Changes nothing if too
+    /// few are free.
     #[must_use]
     pub(super) fn grow_to(&mut self, places: usize) -> bool {
         let places = places.min(self.room.of_holder);

@@ -1,6 +1,6 @@
-//! What those who watch a process ask it: is it alive, is it ready, how is it doing.
+//! Health, readiness and metrics of a process.
 //!
-//! `weir serve` and `weir up` answer on the API's port, `weir work` and `weir schedule` on one of their own.
+//! `weir serve` and `weir up` answer on the API's port, `weir work` and `weir schedule` on a separate one.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,39 +23,39 @@ use crate::telemetry::gauges::Gauges;
 use weir_ledger::database::{ConnectionPool, DatabaseError, FromDatabase};
 use weir_ledger::read::{overview, probes};
 
-/// For how long a probe waits for the database. Less than what those who probe usually wait for an answer.
+/// How long a probe waits for the database: less than the usual timeout of a prober.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What the probes' routes share.
+/// The state that the probes' routes share.
 pub struct Probes {
     pool: ConnectionPool,
     metrics: PrometheusHandle,
     gauges: Gauges,
-    /// Until when the gauges are shown as they are, however many scrape.
+    /// Until when the gauges are not read again, however many clients scrape.
     shown_until: Mutex<Option<Instant>>,
-    /// Whether Weir may lead River.
+    /// Whether this process may lead River.
     leads_river: bool,
-    /// Cancelled when the process is going to stop.
+    /// Cancelled when the process starts to stop.
     unready: CancellationToken,
 }
 
-/// Whether a process is ready, and why not.
+/// Whether a process is ready, and if not, why.
 #[derive(Debug, Serialize)]
 struct Readiness {
     ready: bool,
     database: &'static str,
     migrations: &'static str,
-    /// Of the whole installation. Nobody leading does not make a process unready: the API accepts, the workers work;
-    /// only retries wait, and without maintenance reconciliation.
+    /// For the whole installation. A process without a leader is ready: the API accepts jobs and the workers run them.
+    /// Only retries wait for a River leader, and reconciliation for a maintenance leader.
     leader: &'static str,
     maintenance: &'static str,
-    /// The server's timeline, after a failover or a restore.
+    /// The server's timeline. Only after a failover or a restore.
     #[serde(skip_serializing_if = "Option::is_none")]
     timeline: Option<i32>,
     stopping: bool,
 }
 
-/// Why the database takes no submission.
+/// Why the database accepts no submissions.
 enum Unready {
     ReadOnly,
     Unavailable(DatabaseError),
@@ -70,7 +70,7 @@ impl From<DatabaseError> for Unready {
 impl FromDatabase for Unready {
     fn database(&self) -> Option<&DatabaseError> {
         match self {
-            // One that was opened to a replica stays one.
+            // A connection that was opened to a replica stays read-only.
             Self::ReadOnly => Some(&DatabaseError::ReadOnly),
             Self::Unavailable(error) => Some(error),
         }
@@ -84,7 +84,7 @@ impl From<tokio_postgres::Error> for Unready {
 }
 
 impl Probes {
-    /// Registers the gauges; asks nothing yet.
+    /// Registers the gauges. Sends no query yet.
     #[must_use]
     pub fn new(
         pool: ConnectionPool,
@@ -102,7 +102,7 @@ impl Probes {
         }
     }
 
-    /// Everything in Prometheus' text form.
+    /// All metrics in Prometheus' text format.
     async fn render(&self) -> String {
         let mut shown_until = self.shown_until.lock().await;
         if shown_until.is_none_or(|until| Instant::now() >= until) {
@@ -128,7 +128,7 @@ impl Probes {
         self.metrics.render()
     }
 
-    /// Apart from the rest: a database with very many jobs counts for longer than a scrape can wait, and is up.
+    /// Separate from the rest: counting very many jobs takes longer than a scrape can wait, while the database is up.
     async fn count(&self) {
         let counted = self
             .pool
@@ -144,11 +144,11 @@ impl Probes {
         let database = self.pool.within(DATABASE_TIMEOUT, async |client| {
             let client: &Client = client;
             if !probes::is_writable(client).await? {
-                // An error closes the connection: it stays read-only when the server no longer is.
+                // The error closes the connection. It would stay read-only after the server has become writable.
                 return Err(Unready::ReadOnly);
             }
             let current = weir_ledger::migrate::is_current(client).await?;
-            // Without the tables there is nothing to read.
+            // Without Weir's tables, there is nothing to read.
             let leaders = if current {
                 Some(overview::leaders(client).await?)
             } else {
@@ -227,11 +227,11 @@ async fn metrics(State(probes): State<Arc<Probes>>) -> Response {
     (form, probes.render().await).into_response()
 }
 
-/// Answers probes on a port of their own until the process is to stop.
+/// Answers probes on a separate port until the process stops.
 ///
 /// # Errors
 ///
-/// When the port cannot be had.
+/// When the port is not available.
 pub async fn run(
     probes: Probes,
     address: SocketAddr,

@@ -1,4 +1,4 @@
-//! One mapping from what went wrong to problem details (RFC 9457).
+//! Maps errors to problem details (RFC 9457).
 
 use std::borrow::Cow;
 
@@ -24,38 +24,38 @@ use super::quota::{self, Quota, WindowQuota};
 /// The longest `Retry-After` in seconds, 24 days: browsers' timers overflow after 2³¹ milliseconds.
 const MAX_RETRY_AFTER: i64 = 24 * 24 * 60 * 60;
 
-/// How soon a caller may try again when the database is away or too many streams are open, in seconds.
+/// `Retry-After` in seconds, when the database is unreachable or too many streams are open.
 const RETRY_AFTER_OUTAGE: i64 = 2;
 
 /// Problem details (RFC 9457), as the API's description has them. Some have further members.
 #[derive(ToSchema)]
 #[allow(dead_code, reason = "describes what `Problem` serialises to")]
 pub(super) struct ProblemDetails {
-    /// A URI that names the kind of problem; `about:blank` when the status says it all.
+    /// A URI for the kind of problem; `about:blank` when the status is enough.
     r#type: String,
     /// A short summary.
     title: String,
     /// The HTTP status.
     status: u16,
-    /// What happened this time and what to do.
+    /// The reason in this case, and what to do.
     detail: String,
-    /// The plan's quota, when that is exceeded.
+    /// The plan's quota, if it is exceeded.
     #[schema(required = false, nullable = false)]
     quota: Option<Quota>,
-    /// When all windows without room have renewed, when the plan's quota is exceeded.
+    /// When all windows without room will have renewed, if the quota is exceeded.
     #[schema(required = false, nullable = false)]
     renews_at: Option<Timestamp>,
-    /// The windows without room, when the plan's quota is exceeded.
+    /// The windows without room, if the quota is exceeded.
     #[schema(required = false, nullable = false)]
     windows: Option<Vec<WindowQuota>>,
 }
 
-/// A change that was not made.
+/// A change that was not applied.
 #[derive(Serialize, ToSchema)]
 pub(super) struct NotApplied {
     #[schema(example = false)]
     applied: bool,
-    /// Why: `deleted` when the user was deleted in the last 30 days and has submitted nothing since.
+    /// The reason: `deleted` if the user was deleted in the last 30 days and has submitted nothing since.
     #[schema(example = "deleted")]
     reason: &'static str,
 }
@@ -70,92 +70,92 @@ impl NotApplied {
 /// A submission that does not fit into the plan.
 #[derive(Debug)]
 pub struct OverQuota {
-    /// By what it is counted.
+    /// The service's meter.
     pub(super) meter: Meter,
-    /// What the plan allows of it.
+    /// The plan's quotas for it.
     pub(super) quotas: Quotas,
     /// The windows without room.
     pub(super) full: Vec<reservation::Quota>,
-    /// What was asked for of it.
+    /// The requested amount.
     pub(super) amount: i64,
 }
 
-/// Everything that the API answers instead of a result.
+/// Every error that the API returns.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// No valid assertion of the edge's.
+    /// No valid assertion from the edge.
     #[error("unauthorized: {0}")]
     Unauthorized(String),
-    /// A service key that is not accepted, and why.
+    /// An invalid service key, and why it is invalid.
     #[error("service key refused: {0}")]
     BadKey(&'static str),
-    /// A route that needs a service key.
+    /// A route that requires a service key.
     #[error("no service key")]
     NoKey,
-    /// A service key that may not do that.
+    /// A service key without the required scope.
     #[error("forbidden: {0}")]
     Forbidden(String),
-    /// A holder that was never seen, or a meter that is not there.
-    #[error("no such thing: {0}")]
+    /// An unknown holder or meter.
+    #[error("not found: {0}")]
     NotFound(String),
-    /// A change of a user who was deleted. It is acknowledged, so that a payment provider does not send it again.
+    /// A change of a deleted user. It is acknowledged, so that a payment provider does not send it again.
     #[error("deleted")]
     Deleted,
-    /// Something else is in the way.
+    /// A conflict with the current state.
     #[error("conflict: {0}")]
     Conflict(String),
-    /// An anonymous caller asks for what only users have: lists, batches, jobs for later.
+    /// An anonymous caller uses a feature for users: lists, batches, scheduled jobs.
     #[error("not signed in")]
     NotSignedIn,
-    /// A path that does not exist.
+    /// An unknown path.
     #[error("no such route")]
     NoRoute,
-    /// A method that the path does not have.
+    /// A method that the path does not support.
     #[error("no such method")]
     NoMethod,
-    /// No such job, or not the caller's.
+    /// The job does not exist or belongs to another caller.
     #[error("no such job")]
     NoJob,
-    /// A service that is not configured.
+    /// An unknown service.
     #[error("no service {0:?}")]
     NoService(String),
-    /// The body is not JSON.
+    /// The body is not valid JSON.
     #[error("malformed: {0}")]
     Malformed(String),
-    /// The body is JSON, but not what is wanted.
+    /// The body is JSON, but not valid for this route.
     #[error("unprocessable: {0}")]
     Unprocessable(String),
     /// The body is too large.
     #[error("too large")]
     TooLarge,
-    /// The body, or the output in it, has more bytes than that.
+    /// The body, or the output in it, exceeds this many bytes.
     #[error("larger than {0} bytes")]
     LargerThan(usize),
-    /// The body takes too long.
+    /// The body arrives too slowly.
     #[error("too slow")]
     TooSlow,
-    /// No token of an attempt at the job.
+    /// No valid token for an attempt at the job.
     #[error("no attempt token")]
     NoAttempt,
-    /// The attempt is over.
+    /// The attempt has ended.
     #[error("the attempt is over: {0:?}")]
     AttemptOver(Over),
-    /// Over the plan's limit.
+    /// Over the plan's quota.
     #[error("over quota")]
     OverQuota(Box<OverQuota>),
-    /// As many jobs wait as the plan allows.
+    /// The plan's maximum number of waiting jobs is reached.
     #[error("too many jobs wait")]
     TooManyWaiting(u32),
-    /// As many event streams are open as one caller may have.
+    /// The caller's maximum number of open event streams is reached.
     #[error("too many streams")]
     TooManyStreams,
-    /// The database cannot be used right now.
+    /// The database is not available.
     #[error("unavailable: {0}")]
     Database(DatabaseError),
-    /// Something else cannot be used right now.
+    /// Another dependency is not available.
     #[error("unavailable: {0}")]
     Unavailable(String),
-    /// A fault of ours.
+    /// An internal error.
     #[error("internal")]
     Internal,
 }
@@ -293,7 +293,7 @@ impl ApiError {
             }
             Self::LargerThan(most) => {
                 return format!(
-                    "At most {most} bytes are accepted. Store the rest elsewhere, and send its address."
+                    "At most {most} bytes are accepted. Store larger data elsewhere and send its URL."
                 )
                 .into();
             }
@@ -337,14 +337,14 @@ impl ApiError {
                 "Too many event streams are open. Close one; /api/jobs/events streams all jobs."
             }
             Self::Database(_) | Self::Unavailable(_) => {
-                "The service is unavailable for a moment. Try again; with an Idempotency-Key, a retry is safe."
+                "The service is temporarily unavailable. Try again; with an Idempotency-Key, a retry is safe."
             }
-            Self::Internal => "Something broke on our side. It has been logged.",
+            Self::Internal => "An internal error occurred. It has been logged.",
         };
         text.into()
     }
 
-    /// The policy that a 429 names (RateLimit fields for HTTP).
+    /// The policy that a 429 violated (RateLimit fields for HTTP).
     fn violated_policy(&self) -> Option<&'static str> {
         match self {
             Self::TooManyWaiting(_) => Some("waiting"),
@@ -357,7 +357,7 @@ impl ApiError {
         match self.status() {
             StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, "Bearer".to_owned())),
             StatusCode::REQUEST_TIMEOUT => Some((header::CONNECTION, "close".to_owned())),
-            // It is unknown how long the jobs before this one take.
+            // How long the earlier jobs will take is unknown.
             StatusCode::TOO_MANY_REQUESTS if matches!(self, Self::TooManyWaiting(_)) => None,
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 Some((header::RETRY_AFTER, RETRY_AFTER_OUTAGE.to_string()))
@@ -375,8 +375,8 @@ fn problem(status: StatusCode, detail: &str) -> Problem {
     )
 }
 
-/// Names every window without room. What is sent again before all of them have it is refused again. `Retry-After` is left
-/// out where waiting does not help, and where it would be too long; `renews_at` has the time.
+/// Names every window without room, because a retry fails until all of them have room. `Retry-After` is omitted if
+/// waiting does not help, and if the wait would be too long. `renews_at` has the time.
 fn over_quota(over: &OverQuota) -> (Problem, Vec<(HeaderName, String)>) {
     let OverQuota {
         meter,
@@ -394,7 +394,7 @@ fn over_quota(over: &OverQuota) -> (Problem, Vec<(HeaderName, String)>) {
         )
     });
     let left = windows.collect::<Vec<_>>().join(", and ");
-    // What is more than a whole window's limit does not fit into the next one either.
+    // An amount above a window's whole limit does not fit into the next window either.
     let largest = full
         .iter()
         .filter_map(|quota| quota.ceiling.or(quota.limit)?.checked_add(quota.granted))
@@ -402,9 +402,9 @@ fn over_quota(over: &OverQuota) -> (Problem, Vec<(HeaderName, String)>) {
         .filter(|limit| limit < amount);
     let detail = match largest {
         Some(limit) => format!(
-            "This asks for {amount}, and the plan allows {limit} in all. Upgrade, or ask for less; it has {left}."
+            "The request needs {amount}, but your plan allows {limit} in total and has {left}. Upgrade, or request less."
         ),
-        None => format!("This plan has {left}. Upgrade, or try again then."),
+        None => format!("Your plan has {left}. Upgrade, or retry after the reset."),
     };
     let policies: Vec<String> = full.iter().map(|window| quota::policy(*meter, window)).collect();
     let without_room: Vec<WindowQuota> = full.iter().copied().map(WindowQuota::from).collect();
@@ -428,7 +428,7 @@ fn json(value: impl Serialize) -> Value {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         match &self {
-            // The reason is for the log only: it may tell about the inside.
+            // The reason is only logged, because it may reveal internals.
             Self::Database(error) => tracing::warn!(reason = %error, "answered 503"),
             Self::Unavailable(reason) => tracing::warn!(reason, "answered 503"),
             Self::Internal => tracing::error!("answered 500"),

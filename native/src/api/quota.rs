@@ -1,4 +1,4 @@
-//! A quota as the API answers it.
+//! A quota as the API returns it.
 
 use axum::http::HeaderName;
 use jiff::Timestamp;
@@ -8,20 +8,20 @@ use weir_ledger::meter::Meter;
 use weir_ledger::reservation::{self, Quotas};
 use weir_policy::span::Span;
 
-/// What a plan allows in a billing period, and what of it is taken.
+/// A plan's quota in a billing period, and how much of it is used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Quota {
     /// Charged in this window.
     pub used: i64,
-    /// Held by unfinished jobs.
+    /// Reserved by unfinished jobs.
     pub reserved: i64,
     /// The plan's limit; null is unlimited.
     pub limit: Option<i64>,
-    /// Up to where more is accepted, when the limit is a soft one; null when it is not.
+    /// The ceiling of a soft limit: submissions above the limit are accepted up to here. Null for a hard limit.
     pub ceiling: Option<i64>,
-    /// How much of what is used and reserved is beyond a soft limit, and not paid for by grants.
+    /// How much of `used` and `reserved` exceeds a soft limit and is not covered by grants.
     pub overage: i64,
-    /// What would still be accepted; null is unlimited.
+    /// How much more would be accepted; null is unlimited.
     pub remaining: Option<i64>,
     /// When the next window starts.
     pub reset_at: Timestamp,
@@ -51,23 +51,23 @@ impl From<reservation::Quota> for Quota {
     }
 }
 
-/// What a plan allows in a window, and what of it is taken.
+/// A plan's quota in a window, and how much of it is used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct WindowQuota {
-    /// `month` is the billing period; `day`, `hour` and `minute` are UTC's.
+    /// `month` is the billing period; `day`, `hour` and `minute` are in UTC.
     #[schema(value_type = String, example = "month")]
     pub window: Span,
     /// Charged in this window.
     pub used: i64,
-    /// Held by unfinished jobs.
+    /// Reserved by unfinished jobs.
     pub reserved: i64,
     /// The plan's limit; null is unlimited.
     pub limit: Option<i64>,
-    /// Up to where more is accepted, when the limit is a soft one; null when it is not.
+    /// The ceiling of a soft limit: submissions above the limit are accepted up to here. Null for a hard limit.
     pub ceiling: Option<i64>,
-    /// How much of what is used and reserved is beyond a soft limit, and not paid for by grants.
+    /// How much of `used` and `reserved` exceeds a soft limit and is not covered by grants.
     pub overage: i64,
-    /// What would still be accepted; null is unlimited.
+    /// How much more would be accepted; null is unlimited.
     pub remaining: Option<i64>,
     /// When the next window starts.
     pub reset_at: Timestamp,
@@ -98,13 +98,13 @@ impl From<reservation::Quota> for WindowQuota {
     }
 }
 
-/// The name of the policy that a quota is, in the fields and in problems.
+/// The name of a quota's policy, in the fields and in problems.
 pub(super) fn policy(meter: Meter, quota: &reservation::Quota) -> String {
     format!("{meter}-{}", quota.window.span.as_str())
 }
 
-/// The fields `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-11) of an answer to a user, one
-/// item a window that has a limit. Without limits there are none.
+/// The fields `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-11) of an answer to a user, with
+/// an item for each window that has a limit. Without limits, there are none.
 pub(super) fn fields(meter: Meter, quotas: &Quotas) -> Vec<(HeaderName, String)> {
     let now = Timestamp::now().as_second();
     let (mut policies, mut limits) = (Vec::new(), Vec::new());

@@ -1,5 +1,5 @@
-//! Room for what is submitted, from its first byte until it is answered: whoever begins many bodies and ends none must
-//! not fill the memory of everybody.
+//! Limits the memory of submissions, from the first byte until the answer. Otherwise a client that starts many bodies
+//! and finishes none could fill it.
 
 use axum::body::Body;
 use futures_util::StreamExt;
@@ -11,17 +11,17 @@ use weir_ledger::reservation::ReserveError;
 use super::places::{Place, Places};
 use super::problem::ApiError;
 
-/// The most that a request's body may have: 256 KiB.
+/// The largest body of a request: 256 KiB.
 pub const MAX_BODY: usize = 256 * 1024;
 
-/// The most that submissions under way keep in memory, in KiB: those of all holders, and those of each.
+/// The maximum memory of unanswered submissions, in KiB: in total and per holder.
 const MAX_KIB: usize = 256 * 1024;
 const MAX_KIB_OF_HOLDER: usize = MAX_KIB / 16;
 
-/// The room of a process.
+/// The memory of a process for submissions.
 pub(super) struct Receiving(Places);
 
-/// What a body says. It has its room until this is dropped.
+/// A parsed body. Dropping this releases its memory.
 pub(super) struct Received {
     pub(super) value: Value,
     pub(super) room: Place,
@@ -32,12 +32,12 @@ impl Receiving {
         Self(Places::new(MAX_KIB, MAX_KIB_OF_HOLDER))
     }
 
-    /// Receives what this holder submits.
+    /// Receives a holder's submission.
     ///
     /// # Errors
     ///
-    /// When the body is too large, breaks off, is not JSON or has a number that cannot be stored; and when there is no room for it, until others are
-    /// answered.
+    /// When the body is too large, breaks off, is not JSON or has a number that cannot be stored. When too many bodies
+    /// are unanswered.
     pub(super) async fn json(&self, holder: Uuid, body: Body) -> Result<Received, ApiError> {
         let no_room = || ApiError::from(ReserveError::Overloaded);
         let mut room = self.0.take(holder).ok_or_else(no_room)?;
@@ -78,7 +78,7 @@ mod tests {
 
     const HALF: usize = 128 * 1024;
 
-    /// A body of which half arrives and then nothing.
+    /// A body that stops halfway.
     fn unfinished() -> Body {
         let half = stream::iter([Ok::<_, io::Error>(Bytes::from(vec![b' '; HALF]))]);
         Body::from_stream(half.chain(stream::pending()))

@@ -1,4 +1,4 @@
-//! The routes and what is around them.
+//! The routes and their middleware.
 
 use super::problem::ApiError;
 use super::receiving::MAX_BODY;
@@ -18,11 +18,10 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// A body of which nothing arrives for this long is given up.
+/// A body is abandoned when nothing of it arrives for this long.
 const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A request whose body takes longer is given up, however steadily it arrives. Nothing else takes as long until the
-/// answer begins.
+/// A body is abandoned after this long, however steadily it arrives. No other step before the answer takes as long.
 const BODY_TIMEOUT: Duration = Duration::from_secs(120);
 
 async fn in_time(State(limit): State<Duration>, request: Request, next: Next) -> Response {
@@ -31,11 +30,11 @@ async fn in_time(State(limit): State<Duration>, request: Request, next: Next) ->
         .unwrap_or_else(|_| ApiError::TooSlow.into_response())
 }
 
-/// All routes, with their description at `/api/openapi.json`.
+/// All routes, and their description at `/api/openapi.json`.
 pub(super) fn router(api: Arc<Api>) -> Router {
     let mut described = OpenApiRouter::with_openapi(description::Document::openapi())
         .routes(routes!(jobs::list))
-        // One path: OpenAPI takes two that differ only in a parameter's name for the same.
+        // OpenAPI treats paths that differ only in a parameter's name as the same path.
         .routes(routes!(jobs::submit, jobs::get, jobs::cancel))
         .routes(routes!(batch::submit))
         .routes(routes!(events::jobs))
@@ -43,7 +42,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .routes(routes!(usage::usage))
         .routes(routes!(system::lanes))
         .routes(routes!(events::lanes));
-    // Nowhere else is there such a route, nor a word of it.
+    // Other environments do not have this route and do not mention it.
     if api.settings.environment == Environment::Development && api.settings.jwt_secret.is_some() {
         described = described
             .routes(routes!(system::development_token))
@@ -64,18 +63,18 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         )
         .fallback(async || ApiError::NoRoute)
         .method_not_allowed_fallback(async || ApiError::NoMethod)
-        // As one layer, the first outermost: each call of `layer` boxes the service and its future once more for every
+        // A single layer, the first outermost: each call of `layer` boxes the service and its future again for every
         // request.
         .layer((
-            // Outside of the net under panics, so that they get their line too.
+            // Outside the panic handler, so that panics are logged, too.
             axum::middleware::from_fn(access::log),
-            // What one caller is answered is for nobody else, whatever a cache in between would do by itself.
+            // Answers are for one caller, so no cache may store them.
             SetResponseHeaderLayer::overriding(header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
             tower_http::catch_panic::CatchPanicLayer::custom(|_| ApiError::Internal.into_response()),
             DefaultBodyLimit::max(MAX_BODY),
             RequestBodyTimeoutLayer::new(BODY_IDLE_TIMEOUT),
         ))
-        // The edge's reports and probes come every few seconds and have no line.
+        // The edge's reports and the probes arrive every few seconds, so they are not logged.
         .route(
             weir_policy::counts::PATH,
             axum::routing::post(edge::counts).layer(DefaultBodyLimit::max(weir_policy::counts::MAX_BYTES)),

@@ -1,5 +1,5 @@
-//! Room for large answers while they are sent: whoever asks for many outputs and reads none must not fill the memory of
-//! everybody.
+//! Limits the memory of large answers while they are sent. Otherwise a client that requests many outputs and reads none
+//! could fill it.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,20 +14,20 @@ use uuid::Uuid;
 use super::places::{Place, Places};
 use super::problem::ApiError;
 
-/// The most that large answers under way keep in memory, in KiB: those to all holders, and those to each.
+/// The maximum memory of large answers that are being sent, in KiB: in total and per holder.
 const MAX_KIB: usize = 256 * 1024;
 const MAX_KIB_OF_HOLDER: usize = MAX_KIB / 8;
 
-/// A large answer that is not taken within this long is broken off: its room is everybody's.
+/// A large answer that is not read within this time is aborted, because all callers share the memory.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// An answer up to this size takes no room.
+/// Answers up to this size are not counted.
 const SMALL: usize = 64 * 1024;
 
-/// An answer is handed to its connection in pieces of this size, so that what has room is not sent yet.
+/// Answers are sent in pieces of this size, so that an answer that holds memory is not fully buffered elsewhere.
 const PIECE: usize = 64 * 1024;
 
-/// The room of a process.
+/// The memory of a process for large answers.
 pub(super) struct Sending(Places);
 
 impl Sending {
@@ -35,11 +35,11 @@ impl Sending {
         Self(Places::new(MAX_KIB, MAX_KIB_OF_HOLDER))
     }
 
-    /// Room for so many bytes to this holder, if they need any.
+    /// Reserves memory for an answer of this size to the holder, if it needs any.
     ///
     /// # Errors
     ///
-    /// When there is none, until other answers are sent.
+    /// When there is none left, until other answers are sent.
     pub(super) fn room(&self, holder: Uuid, bytes: usize) -> Result<Option<Place>, ApiError> {
         if bytes <= SMALL {
             return Ok(None);
@@ -49,7 +49,7 @@ impl Sending {
             .ok_or_else(|| ApiError::Unavailable("too many large answers are being sent".to_owned()))
     }
 
-    /// This value as JSON. It has its room until it is sent.
+    /// Sends this value as JSON. It holds its memory until it is sent.
     ///
     /// # Errors
     ///

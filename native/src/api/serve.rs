@@ -27,21 +27,21 @@ use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holders;
 use weir_ledger::reservation::Reserver;
 
-/// Why the API does not serve.
+/// Why the API cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// A secret is missing.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The database could not be asked for what the API needs to know.
+    /// The API could not read its state from the database.
     #[error(transparent)]
     Database(#[from] DatabaseError),
-    /// The port cannot be had.
+    /// The port is not available.
     #[error(transparent)]
     Listen(#[from] ListenError),
 }
 
-/// Serves until `stopping` is cancelled and every answer under way is given. `/readyz` answers 503 once `unready` is
+/// Serves until `stopping` is cancelled, then finishes the open answers. `/readyz` answers 503 once `unready` is
 /// cancelled.
 ///
 /// # Errors
@@ -66,24 +66,24 @@ pub async fn run(
     Ok(())
 }
 
-/// The API's routes and the console's, without the probes.
+/// The routes of the API and the console, without the probes.
 ///
 /// # Errors
 ///
-/// When a secret is missing or the database cannot be asked.
+/// When a secret is missing or the database query fails.
 pub async fn router(context: &Context, stopping: CancellationToken) -> Result<Router, ServeError> {
     let api = Arc::new(api(context, stopping).await?);
     Ok(router::router(Arc::clone(&api)).merge(console::router(api)))
 }
 
-/// How long a cancel waits for its job's row. Few are under way at once, and each has one of River's connections.
+/// How long a cancellation waits for its job's row. Few run at once, and each uses one of River's connections.
 const CANCEL_PATIENCE: Duration = Duration::from_millis(500);
 
-/// What the routes share, made from what the process shares.
+/// The state that the routes share, built from the process's context.
 ///
 /// # Errors
 ///
-/// When a secret is missing or the database cannot be asked.
+/// When a secret is missing or the database query fails.
 async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, ServeError> {
     let keys = context.settings.assertion_keys()?;
     let client = context.database.connect().await?;

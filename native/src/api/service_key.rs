@@ -1,4 +1,4 @@
-//! Service keys: how a backend that calls the origin directly proves itself.
+//! Service keys: authenticate backends that call the origin directly.
 
 use axum::http::header;
 use axum::http::request::Parts;
@@ -10,10 +10,10 @@ use weir_policy::subject::{Identity, Subject};
 use super::problem::ApiError;
 use super::state::Api;
 
-/// In whose name a backend calls.
+/// The user that a backend acts for.
 pub(super) const ON_BEHALF_OF: &str = "weir-on-behalf-of";
 
-/// Whether a request shows a service key, in the one place where it may.
+/// The service key of a request, if its `Authorization` header has one.
 pub(super) fn shown(parts: &Parts) -> Option<&str> {
     let value = parts.headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, key) = value.trim().split_once(' ')?;
@@ -21,11 +21,11 @@ pub(super) fn shown(parts: &Parts) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && key.starts_with(KEY_PREFIX)).then_some(key)
 }
 
-/// The key that a request shows, if it may do that.
+/// Verifies the key of a request and its scope.
 pub(super) async fn verified(api: &Api, parts: &Parts, scope: Scope) -> Result<ServiceKey, ApiError> {
     let values = parts.headers.get_all(header::AUTHORIZATION).iter().count();
     let secret = match shown(parts) {
-        // What comes through the edge has no key, and says who calls otherwise.
+        // Requests from the edge have no key. They name their caller in the assertion.
         Some(secret) if values == 1 && !parts.headers.contains_key(assertion::HEADER) => secret.to_owned(),
         Some(_) => return Err(api.wrong_keys.refuse("ambiguous").await),
         None => return Err(ApiError::NoKey),
@@ -40,7 +40,7 @@ pub(super) async fn verified(api: &Api, parts: &Parts, scope: Scope) -> Result<S
         Ok(key) => {
             metrics::counter!("weir_service_key_refusals_total", "reason" => "scope").increment(1);
             Err(ApiError::Forbidden(format!(
-                "The key {} lacks the scope {}; `weir key create` makes one that has it.",
+                "The key {} lacks the scope {}; create one with it: `weir key create`.",
                 key.name,
                 scope.as_str()
             )))
@@ -48,18 +48,18 @@ pub(super) async fn verified(api: &Api, parts: &Parts, scope: Scope) -> Result<S
     }
 }
 
-/// In whose name a request with a key is.
+/// The user that a request with a key acts for.
 pub(super) fn on_behalf_of(parts: &Parts) -> Result<Identity, ApiError> {
     let wants = |why: &str| {
         ApiError::Unprocessable(format!(
-            "A service key acts for somebody: send one header Weir-On-Behalf-Of with the subject ({why})."
+            "A service key acts for a user: send one header Weir-On-Behalf-Of with the user's subject ({why})."
         ))
     };
     let mut values = parts.headers.get_all(ON_BEHALF_OF).iter();
     let (Some(value), None) = (values.next(), values.next()) else {
-        return Err(wants("there is none, or more than one"));
+        return Err(wants("it is missing or repeated"));
     };
-    // Many HTTP clients send only ASCII in headers, and a subject is any text.
+    // Many HTTP clients send only ASCII in headers, but a subject can be any text.
     let text = percent_encoding::percent_decode(value.as_bytes())
         .decode_utf8()
         .map_err(|_| wants("it is not percent-encoded UTF-8"))?;

@@ -1,4 +1,4 @@
-//! The demonstration's jobs in one shared queue, without Weir's admission. Only in development.
+//! The demonstration's jobs in one shared queue, without Weir's admission. Only in development mode.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ impl From<&JobRow> for SharedJob {
         (status = 202, body = Vec<SharedJob>, description = "The jobs"),
         Unauthenticated, LacksScope,
         (status = 404, body = ProblemDetails, description = "The catalogue has no service demo_shared", content_type = "application/problem+json"),
-        (status = 422, body = ProblemDetails, description = "run is no UUID, or users is not a list of 1 to 200 numbers", content_type = "application/problem+json"),
+        (status = 422, body = ProblemDetails, description = "run is not a UUID, or users is not a list of 1 to 200 numbers", content_type = "application/problem+json"),
         Unavailable,
     )
 )]
@@ -123,7 +123,7 @@ pub(super) async fn submit(
         (status = 200, body = Vec<SharedJob>, description = "The jobs"),
         Unauthenticated, LacksScope,
         (status = 404, body = ProblemDetails, description = "The catalogue has no service demo_shared", content_type = "application/problem+json"),
-        (status = 422, body = ProblemDetails, description = "run is no UUID", content_type = "application/problem+json"),
+        (status = 422, body = ProblemDetails, description = "run is not a UUID", content_type = "application/problem+json"),
         Unavailable,
     )
 )]
@@ -144,7 +144,7 @@ pub(super) async fn list(
     Ok(Json(listed.jobs.iter().map(SharedJob::from).collect()))
 }
 
-/// The service that works the shared queue.
+/// The service that runs the shared queue.
 fn service(api: &Api) -> Result<&Service, ApiError> {
     let mut services = api.settings.services.iter();
     services

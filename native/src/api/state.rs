@@ -1,4 +1,4 @@
-//! What the routes share.
+//! The state that the routes share.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,42 +24,42 @@ use crate::handler::{AttemptTokens, Handler};
 
 /// One for all requests of a process.
 pub(super) struct Api {
-    /// The settings the process was started with.
+    /// The settings that the process was started with.
     pub(super) settings: Arc<Settings>,
-    /// Connections that all requests use in turn.
+    /// Connections that all requests share.
     pub(super) pool: ConnectionPool,
-    /// Room for what is submitted.
+    /// Limits the memory of submissions.
     pub(super) receiving: Receiving,
-    /// Room for large answers.
+    /// Limits the memory of large answers.
     pub(super) sending: Sending,
-    /// Makes changes of one holder that are transactions of their own.
+    /// Applies changes of one holder in separate transactions.
     pub(super) changes: Changes,
     /// Admits submissions.
     pub(super) reserver: Reserver,
-    /// What admission decides by, where it is not the reserver that decides.
+    /// The rules of admission, for routes that decide without the reserver.
     pub(super) rules: Arc<Rules>,
-    /// Settles what is cancelled.
+    /// Settles cancelled jobs.
     pub(super) settler: Settler,
-    /// Check submissions' arguments, by River's job kind.
+    /// Checks submissions' arguments, by River's job kind.
     pub(super) handlers: HashMap<String, Arc<dyn Handler>>,
-    /// The keys that assertions may be signed with.
+    /// The keys of valid assertions.
     pub(super) keys: Vec<AssertionKey>,
-    /// Slows down who tries service keys.
+    /// Slows down repeated attempts with wrong service keys.
     pub(super) wrong_keys: WrongKeys,
-    /// The edge's reports that were counted.
+    /// The edge's reports that were counted recently.
     pub(super) reports: RecentReports,
-    /// Makes holders out of addresses.
+    /// Converts addresses to holders.
     pub(super) holders: Holders,
-    /// River's client, which works nothing here.
+    /// River's client, which runs no jobs here.
     pub(super) river: riverqueue::Client,
-    /// Tells event streams which jobs have changed.
+    /// Notifies event streams of changed jobs.
     pub(super) feed: Feed,
-    /// What anonymous submitters read their jobs with.
+    /// The tokens with which anonymous callers read their jobs.
     pub(super) job_tokens: JobTokens,
-    /// What endpoints that answer later prove themselves with.
+    /// The tokens of endpoints that answer later.
     pub(super) attempt_tokens: AttemptTokens,
-    /// The lanes, for all who look.
+    /// The lanes, for all clients.
     pub(super) live_view: LiveView,
-    /// Cancelled when the process is to stop.
+    /// Cancelled when the process starts to stop.
     pub(super) stopping: CancellationToken,
 }

@@ -1,4 +1,4 @@
-//! The lanes, and what exists in development only.
+//! The lanes, and routes for development mode.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(super) async fn live_view(api: &Api) -> Result<Lanes, ApiError> {
 
 /// Shows queued and running jobs of all lanes.
 ///
-/// The answer contains no data of users.
+/// The answer contains no user data.
 #[utoipa::path(
     get,
     path = "/api/lanes",
@@ -71,7 +71,7 @@ pub(super) struct Given {
     responses(
         (status = 200, body = Given, description = "The token"),
         Unauthenticated, LacksScope,
-        (status = 422, body = ProblemDetails, description = "There is no such plan, or the user is no UUID", content_type = "application/problem+json"),
+        (status = 422, body = ProblemDetails, description = "The plan is unknown, or the user is not a UUID", content_type = "application/problem+json"),
         Unavailable,
     )
 )]
@@ -80,14 +80,14 @@ pub(super) async fn development_token(
     _caller: Caller,
     body: Bytes,
 ) -> Result<Json<Given>, ApiError> {
-    // Without a secret there is no such route.
+    // Without a secret, this route does not exist.
     if api.settings.jwt_secret.is_none() {
         return Err(ApiError::NoRoute);
     }
-    // As with submissions, whatever it says that it is.
+    // As with submissions, the content type does not matter.
     let Ok(WantedToken { tier, user }) = serde_json::from_slice(&body) else {
         return Err(ApiError::Unprocessable(
-            "tier must be the name of a plan; user, if there is one, a UUID".to_owned(),
+            "tier must be the name of a plan; user, if present, must be a UUID".to_owned(),
         ));
     };
     let user = user.unwrap_or_else(Uuid::new_v4);

@@ -1,4 +1,4 @@
-//! What the caller's plan allows and what of it is taken.
+//! The caller's quota and usage.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,27 +23,27 @@ pub(super) struct Period {
     end: Timestamp,
 }
 
-/// What a plan allows of a meter now.
+/// The current quotas of a meter.
 #[derive(Serialize, ToSchema)]
 pub(super) struct MeterUsage {
-    /// The meter's name, as in the member of `Usage` that is called so.
+    /// The meter's name. `Usage` has a member of the same name.
     name: String,
-    /// What one is, in the plural.
+    /// The unit, in the plural.
     #[schema(example = "analyses")]
     unit: String,
-    /// The billing period, and the shorter windows in which the plan has a limit.
+    /// The billing period, and the shorter windows for which the plan has a limit.
     windows: Vec<WindowQuota>,
 }
 
 /// The usage of the current billing period. An anonymous caller has no plan: `period` and the quotas are null.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Usage {
-    /// The plan; `anonymous` without one.
+    /// The plan; `anonymous` without a plan.
     tier: String,
     period: Option<Period>,
-    /// Every meter, with all its windows; none without a plan.
+    /// All meters, with all their windows. Empty without a plan.
     meters: Vec<MeterUsage>,
-    /// The quota of the billing period, by the name of the meter.
+    /// The quota of the billing period, by the meter's name.
     #[serde(flatten)]
     by_meter: BTreeMap<String, MonthsQuota>,
 }
@@ -67,7 +67,7 @@ pub(super) struct MonthsQuota(Option<Quota>);
 )]
 pub(super) async fn usage(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Usage>, ApiError> {
     let Some(user) = caller.holder.user_id else {
-        // An answer means that the database can be reached.
+        // A successful answer also means that the database can be reached.
         probes::ping(&api.pool).await?;
         let names = api.settings.catalogue.meters.keys();
         let anonymous = Usage {

@@ -1,4 +1,4 @@
-//! When and how soon a submitted job is to run: the headers `Weir-Run-At` and `Weir-Priority`.
+//! When to run a submitted job, and its priority: the headers `Weir-Run-At` and `Weir-Priority`.
 
 use axum::http::HeaderMap;
 use jiff::{SignedDuration, Timestamp};
@@ -7,22 +7,22 @@ use weir_ledger::reservation::FIRST_PRIORITY;
 use super::headers::single;
 use super::problem::ApiError;
 
-/// How far ahead a job may be submitted, or tried again.
+/// The latest time for which a job can be scheduled or retried.
 pub const FARTHEST: SignedDuration = SignedDuration::from_hours(366 * 24);
 
-/// When a job is to run, and its place among those that may.
+/// When to run a job, and its priority among the jobs that are ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct When {
     /// `None` is at once.
     pub(super) run_at: Option<Timestamp>,
-    /// The time in `Weir-Run-At`, also when it has passed.
+    /// The time in `Weir-Run-At`, even if it has passed.
     pub(super) asked_for: Option<Timestamp>,
-    /// River's, from 1 to 4.
+    /// River's priority, from 1 to 4.
     pub(super) priority: i16,
 }
 
 impl When {
-    /// What the headers say. A time that is over is at once.
+    /// Reads the headers. A time in the past is at once.
     pub(super) fn of(headers: &HeaderMap, now: Timestamp) -> Result<Self, ApiError> {
         let run_at = single(headers, "weir-run-at", |text| text.parse::<Timestamp>().ok()).map_err(|_| {
             ApiError::Unprocessable("Weir-Run-At must be one time, such as 2027-01-31T08:00:00Z.".to_owned())

@@ -1,4 +1,4 @@
-//! Wrong service keys are answered slowly.
+//! Delays the answers to wrong service keys.
 
 use std::time::Duration;
 
@@ -6,14 +6,15 @@ use tokio::sync::Semaphore;
 
 use super::problem::ApiError;
 
-/// How long the answer to a wrong key takes.
+/// How long the answer to a wrong key is delayed.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// How many of these answers wait at once. Whoever sends more has them at once: nobody guesses 256 bits, and what waits
-/// costs memory.
+/// How many of these answers wait at once. More are answered without delay: 256 bits cannot be guessed, and a waiting
+/// answer costs memory.
 const MAX_DELAYED: usize = 64;
 
-/// Slows down who tries keys, and counts it. Nobody else waits for it: it holds no connection and no lock.
+/// Slows down repeated attempts, and counts them. No other request waits for it, because it holds no connection and no
+/// lock.
 pub(super) struct WrongKeys(Semaphore);
 
 impl Default for WrongKeys {
@@ -23,7 +24,7 @@ impl Default for WrongKeys {
 }
 
 impl WrongKeys {
-    /// The answer to a wrong key, after a while.
+    /// Answers a wrong key after the delay.
     pub(super) async fn refuse(&self, reason: &'static str) -> ApiError {
         metrics::counter!("weir_service_key_refusals_total", "reason" => reason).increment(1);
         if let Ok(_permit) = self.0.try_acquire() {

@@ -12,7 +12,7 @@ use super::output::{CommandResult, colored, print, print_json, with_progress};
 
 #[derive(Args)]
 pub(super) struct Audit {
-    /// Machine-readable.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
     /// Rebuild the counters from the rows they stand for, then check.

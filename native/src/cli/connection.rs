@@ -25,7 +25,7 @@ pub(super) async fn connected(settings: &Settings) -> Result<Client, Box<dyn Err
         );
     }
     if !migrate::is_current(&client).await? {
-        return Err("the database has not the schema of this release; run `weir migrate` first".into());
+        return Err("the database does not have the schema of this release; run `weir migrate` first".into());
     }
     Ok(client)
 }
@@ -33,8 +33,7 @@ pub(super) async fn connected(settings: &Settings) -> Result<Client, Box<dyn Err
 /// Refuses a pooler in transaction mode, before a setting can leak into a session that other programs get.
 pub(super) async fn needs_sessions(database: &Database) -> Result<(), Box<dyn Error>> {
     if database.shares_sessions().await? {
-        return Err("DATABASE_URL leads to a pooler in transaction mode, which gives each transaction another session; set \
-                    DATABASE_DIRECT_URL to the server itself or to a pooler in session mode"
+        return Err("DATABASE_URL points to a pooler in transaction mode, where each transaction may get another session; set DATABASE_DIRECT_URL to the server or to a pooler in session mode"
             .into());
     }
     Ok(())
@@ -51,7 +50,7 @@ pub(super) async fn ready(settings: &Settings) -> Result<(), Box<dyn Error>> {
         .find(|service| !now.meters.contains_key(service.meter.as_str()));
     if let Some(service) = missing {
         return Err(format!(
-            "the database has no meter {}, by which the service {} is counted; run `weir migrate` first",
+            "the database has no meter {}, which the service {} uses; run `weir migrate` first",
             service.meter, service.name
         )
         .into());
@@ -59,7 +58,7 @@ pub(super) async fn ready(settings: &Settings) -> Result<(), Box<dyn Error>> {
     for change in now.changes_to(&settings.catalogue) {
         tracing::warn!(
             change,
-            "weir.toml differs from the database's catalogue; `weir migrate` brings it there"
+            "weir.toml differs from the database's catalogue; `weir migrate` applies it"
         );
     }
     Ok(())

@@ -21,7 +21,7 @@ pub(crate) enum Key {
         /// Its name, for the log.
         #[arg(long)]
         name: String,
-        /// Its scopes, comma separated: submit, read, admin.
+        /// Its scopes, separated by commas: submit, read, admin.
         #[arg(long, value_delimiter = ',', required = true)]
         scope: Vec<Scope>,
         /// How long it is valid, such as 90d [default: never expires].
@@ -30,7 +30,7 @@ pub(crate) enum Key {
     },
     /// Show all keys, without their secrets.
     List {
-        /// Machine-readable.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
@@ -91,7 +91,7 @@ fn some_time(text: &str) -> Result<Duration, String> {
 
 fn table(keys: &[ServiceKey]) -> String {
     if keys.is_empty() {
-        return "there is no key; `weir key create` creates one\n".to_owned();
+        return "no keys; `weir key create` creates one\n".to_owned();
     }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);

@@ -13,13 +13,13 @@ use super::output::{CommandResult, counted, print, with_progress};
 /// The options of `weir migrate`.
 #[derive(Args)]
 pub(super) struct Migrate {
-    /// Neither make River's tables nor change them; refuse if they are missing or too old.
+    /// Do not create or change River's tables; fail if they are missing or too old.
     #[arg(long, conflicts_with = "upgrade_river")]
     skip_river: bool,
-    /// Bring River's tables that are there to the latest version, whosever they are.
+    /// Upgrade existing River tables to the latest version, even if Weir did not create them.
     #[arg(long)]
     upgrade_river: bool,
-    /// Print what would be run, as a script, and change nothing.
+    /// Print the SQL script that would run, and change nothing.
     #[arg(long)]
     print: bool,
 }
@@ -38,7 +38,7 @@ impl Migrate {
             let nothing = "-- nothing to do: the database is up to date\n";
             print(if script.is_empty() { nothing } else { &script })?;
             if !script.is_empty() {
-                print("-- then the catalogue of weir.toml is brought into the database\n")?;
+                print("-- then the catalogue of weir.toml is applied\n")?;
                 return Ok(ExitCode::SUCCESS);
             }
             let now = catalogue::load(&database.connect().await?).await?;
@@ -84,12 +84,12 @@ impl Migrate {
         }
         if let Some(release) = applied.newer_release {
             print(&format!(
-                "Weir {release} migrated this database; its schema stays as it is, and serves this release too\n"
+                "Weir {release} migrated this database; its schema also works with this release, and does not change\n"
             ))?;
         }
         if let Some(version) = applied.kept_river {
             print(&format!(
-                "River's tables stay at version {version}, which is new enough; --upgrade-river brings them up to date\n"
+                "River's tables stay at version {version}, which is new enough; --upgrade-river upgrades them\n"
             ))?;
         }
         Ok(ExitCode::SUCCESS)

@@ -36,14 +36,14 @@ pub(super) async fn show(settings: &Settings, json: bool) -> CommandResult {
         .filter(|(plan, _)| catalogue.plans.contains_key(*plan))
     {
         print(&format!(
-            "here the environment gives plan {plan} {}\n",
+            "the environment overrides plan {plan}: {}\n",
             counted(*slots, "slot", "slots")
         ))?;
     }
     if differs.is_empty() {
-        print("weir.toml says the same\n")?;
+        print("weir.toml has the same catalogue\n")?;
     } else {
-        print("weir.toml differs; `weir migrate` brings it into the database:\n")?;
+        print("weir.toml differs; `weir migrate` applies:\n")?;
         for change in differs {
             print(&format!("  {change}\n"))?;
         }

@@ -56,7 +56,7 @@ impl Process {
         }
     }
 
-    /// Works or leads.
+    /// Runs jobs or leads.
     pub(super) const fn work(role: Role, services: Vec<Service>) -> Self {
         Self {
             serve: false,
@@ -84,7 +84,7 @@ impl Process {
         tokio::select! {
             ready = ready(&context.settings) => ready?,
             signal = signals.next() => {
-                tracing::info!(signal, "stopping before the start");
+                tracing::info!(signal, "stopping before startup");
                 return Ok(ExitCode::SUCCESS);
             }
         }
@@ -123,13 +123,15 @@ impl Process {
         let limit = delay + context.settings.drain_timeout + STOP_MARGIN;
         let stopped = async {
             if tokio::time::timeout(limit, stopped).await.is_err() {
-                tracing::warn!("not everything stopped in time: what still runs is taken back and run again");
+                tracing::warn!(
+                    "not everything stopped in time: another process takes over the unfinished jobs"
+                );
             }
         };
         tokio::select! {
             () = stopped => early.map_or(Ok(ExitCode::SUCCESS), Err),
             signal = signals.next() => {
-                tracing::warn!(signal, "asked again to stop: what still runs is taken back and run again");
+                tracing::warn!(signal, "second stop signal: another process takes over the unfinished jobs");
                 Ok(ExitCode::from(SIGNALLED))
             }
         }
@@ -166,7 +168,7 @@ impl Process {
         tokio::select! {
             started = &mut starting => Ok(Started::Running(started?)),
             signal = signals.next() => {
-                tracing::info!(signal, "stopping during the start");
+                tracing::info!(signal, "stopping during startup");
                 let limit = context.settings.drain_timeout.max(MIN_DRAIN);
                 // The client may already run jobs, so it is not dropped.
                 let stopped = async {
@@ -239,7 +241,7 @@ async fn until_stopped(
         }
         () = river_ended => Some("River's client ended".into()),
         Some(ended) = tasks.join_next() => match ended {
-            Ok(Ok(())) => Some("a part of the process ended".into()),
+            Ok(Ok(())) => Some("a part of the process ended unexpectedly".into()),
             Ok(Err(error)) => Some(error as Box<dyn Error>),
             Err(error) => Some(error.into()),
         },

@@ -25,13 +25,13 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
 pub(super) struct Status {
-    /// One user instead, by subject or id: slots, parked jobs and quota by meter.
+    /// Show one user instead, by subject or id: slots, parked jobs and quota by meter.
     #[arg(long)]
     user: Option<Subject>,
-    /// Machine-readable; with --watch one line each.
+    /// Print JSON; with --watch, one line per refresh.
     #[arg(long)]
     json: bool,
-    /// Again every second, until interrupted; q ends it on a terminal.
+    /// Refresh every second until interrupted; on a terminal, q quits.
     #[arg(long)]
     watch: bool,
 }

@@ -18,14 +18,14 @@ use super::output::{CommandResult, ProgressLine, actor, counted, print, print_er
 
 #[derive(Subcommand)]
 pub(crate) enum Usage {
-    /// Move the usage events of billing periods that are over into a file; their sums stay.
+    /// Move the usage events of past billing periods to a file; their sums stay.
     ///
     /// Balances, grants and `weir audit` need the sums, so do not delete usage events by SQL.
     Archive {
-        /// Periods that were over by then, such as 2026-01-01T00:00:00Z; at least 31 days ago.
+        /// Archive the periods that ended before this time, such as 2026-01-01T00:00:00Z; at least 31 days ago.
         #[arg(long)]
         before: Timestamp,
-        /// The file, one CloudEvent a line, as `GET /admin/usage/events` has them. What it has already stays.
+        /// The file to append to, one CloudEvent per line, as in `GET /admin/usage/events`.
         #[arg(long)]
         to: PathBuf,
     },

@@ -28,109 +28,109 @@ pub(crate) struct User {
 enum Action {
     /// Show plan, windows, slots, parked jobs and the newest jobs.
     Show {
-        /// The text that names the user in tokens.
+        /// The user's subject, as in its tokens.
         subject: Subject,
-        /// Machine-readable.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Show what was used, by period and meter; the newest first.
+    /// Show usage by period and meter, newest first.
     Usage {
-        /// The text that names the user in tokens.
+        /// The user's subject, as in its tokens.
         subject: Subject,
-        /// month, the billing period; or day, hour, minute, which are kept for some days.
+        /// The window: month (the billing period), or day, hour or minute, which are kept for some days.
         #[arg(long, default_value = "month", value_parser = window)]
         window: Span,
-        /// Of this meter only.
+        /// Only this meter [default: all meters].
         #[arg(long)]
         meter: Option<String>,
-        /// How many.
+        /// The maximum number of lines.
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=1000))]
         limit: i64,
-        /// Machine-readable.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Set the plan; creates a user who was never seen.
+    /// Set the plan; creates the user if Weir has never seen it.
     Plan {
-        /// The text that names the user in tokens.
+        /// The user's subject, as in its tokens.
         subject: Subject,
         /// The plan's name.
         plan: String,
-        /// Only from the end of the billing period on.
+        /// Change the plan at the end of the billing period [default: now].
         #[arg(long)]
         at_period_end: bool,
-        /// The payment provider's id of the event: the same again changes nothing.
+        /// The payment provider's id of the event; a repeated id changes nothing.
         #[arg(long)]
         event_id: Option<String>,
-        /// When it happened there: an event older than the last one changes nothing [default: now].
+        /// When the event happened there; an event older than the last one changes nothing [default: now].
         #[arg(long)]
         occurred_at: Option<Timestamp>,
     },
     /// Set limits or slots for this user, instead of the plan's.
     Override {
-        /// The text that names the user in tokens.
+        /// The user's subject, as in its tokens.
         subject: Subject,
         /// The meter's name.
         meter: String,
         /// A limit, such as month=2000 or hour=unlimited; once for each window.
         #[arg(long = "limit", value_parser = limit)]
         limits: Vec<(Span, Option<i64>)>,
-        /// How many jobs may run at once.
+        /// The maximum number of running jobs.
         #[arg(long)]
         slots: Option<u32>,
-        /// When it ends, such as 2027-01-31T00:00:00Z.
+        /// When the override expires, such as 2027-01-31T00:00:00Z [default: never].
         #[arg(long)]
         until: Option<Timestamp>,
-        /// Remove the user's limits and slots.
+        /// Remove the override; the plan's limits and slots apply again.
         #[arg(long, conflicts_with_all = ["limits", "slots", "until"])]
         remove: bool,
     },
     /// Grant an amount beyond the plan, used when the month's limit is reached.
     Grant {
-        /// The text that names the user in tokens.
+        /// The user's subject, as in its tokens.
         subject: Subject,
         /// The meter's name.
         meter: String,
-        /// How much.
+        /// The amount.
         amount: i64,
-        /// Why, for the log.
+        /// The reason, for the log.
         #[arg(long)]
         reason: String,
         /// When it expires, such as 2027-01-31T00:00:00Z [default: never].
         #[arg(long)]
         expires: Option<Timestamp>,
-        /// The same key books once.
+        /// An idempotency key; a repeated key books only once.
         #[arg(long)]
         key: Option<String>,
     },
-    /// Correct the usage of this billing period; a negative amount gives back.
+    /// Correct the usage of this billing period; a negative amount gives some back.
     Adjust {
-        /// The text that names the user in tokens.
+        /// The user's subject, as in its tokens.
         subject: Subject,
         /// The meter's name.
         meter: String,
-        /// How much.
+        /// The amount to add.
         #[arg(allow_negative_numbers = true)]
         amount: i64,
-        /// Why, for the log and for billing.
+        /// The reason, for the log and for billing.
         #[arg(long)]
         reason: String,
-        /// The same key books once.
+        /// An idempotency key; a repeated key books only once.
         #[arg(long)]
         key: Option<String>,
     },
     /// Cancel every waiting job; running jobs continue.
     Cancel {
-        /// The text that names the user in tokens.
+        /// The user's subject, as in its tokens.
         subject: Subject,
-        /// Why, for the log.
+        /// The reason, for the log.
         #[arg(long)]
         reason: Option<String>,
     },
-    /// Delete the user with all jobs; billed usage stays, without a name.
+    /// Delete the user and all its jobs; billed usage is kept without the user's name.
     Delete {
-        /// The text that names the user in tokens.
+        /// The user's subject, as in its tokens.
         subject: Subject,
         /// Confirm the deletion.
         #[arg(long, required = true)]
@@ -139,12 +139,12 @@ enum Action {
 }
 
 fn window(text: &str) -> Result<Span, String> {
-    Span::parse(text).ok_or_else(|| format!("{text:?} is no window; there are month, day, hour and minute"))
+    Span::parse(text).ok_or_else(|| format!("{text:?} is not a window; use month, day, hour or minute"))
 }
 
 /// A window and its limit.
 fn limit(text: &str) -> Result<(Span, Option<i64>), String> {
-    let wants = || format!("{text:?} is no limit; write one such as month=2000 or hour=unlimited");
+    let wants = || format!("{text:?} is not a limit; use one such as month=2000 or hour=unlimited");
     let (span, limit) = text.split_once('=').ok_or_else(wants)?;
     let span = Span::parse(span).ok_or_else(wants)?;
     match limit {
@@ -225,7 +225,7 @@ impl User {
                 match (outcome.repeated, outcome.applied) {
                     (true, _) => "nothing changed: this event was applied before".to_owned(),
                     (false, false) => {
-                        print("nothing changed: a newer event came before\n")?;
+                        print("nothing changed: a newer event was applied before\n")?;
                         return Ok(ExitCode::FAILURE);
                     }
                     (false, true) => {
@@ -241,7 +241,7 @@ impl User {
                 meter, remove: true, ..
             } => {
                 control::remove_override(client, &actor, &person, &meter).await?;
-                "removed; the plan's limits and slots apply".to_owned()
+                "removed; the plan's limits and slots apply again".to_owned()
             }
             Action::Override {
                 meter,
@@ -295,7 +295,7 @@ impl User {
             Action::Delete { .. } => {
                 let deleted = control::delete(client, &actor, &person).await?;
                 format!(
-                    "deleted, with {}; without a name: {}",
+                    "deleted, with {}; kept without the user's name: {}",
                     counted(i128::from(deleted.jobs), "job", "jobs"),
                     counted(i128::from(deleted.usage_events), "usage event", "usage events")
                 )

@@ -20,45 +20,45 @@ const PATIENCE: Duration = Duration::from_secs(25);
 
 #[derive(Subcommand)]
 pub(crate) enum Webhook {
-    /// Make a webhook and print its secret, once.
+    /// Create a webhook and print its secret once.
     Add {
-        /// Where to, such as <https://example.com/weir>.
+        /// The URL to deliver to, such as <https://example.com/weir>.
         url: String,
         #[arg(long, value_delimiter = ',', help = event_help())]
         events: Vec<String>,
-        /// The percents of a limit that quota.threshold is told at; 80,100 unless told.
+        /// The percentages of a limit at which quota.threshold is sent [default: 80,100].
         #[arg(long, value_delimiter = ',')]
         thresholds: Vec<i16>,
     },
-    /// Show all webhooks, with what became of their deliveries.
+    /// Show all webhooks and the state of their deliveries.
     List {
-        /// Machine-readable.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Make another secret and print it, once; for a day, the one before signs besides.
+    /// Create a new secret and print it once; the old secret stays valid for 24 hours.
     Rotate {
-        /// Its id.
+        /// The webhook's id.
         id: Uuid,
     },
-    /// Tell a disabled webhook again what happens from now on.
+    /// Enable a disabled webhook; it receives events from now on.
     Enable {
-        /// Its id.
+        /// The webhook's id.
         id: Uuid,
     },
-    /// Remove a webhook with what it was to be told yet.
+    /// Remove a webhook and drop its waiting deliveries.
     Remove {
-        /// Its id.
+        /// The webhook's id.
         id: Uuid,
     },
-    /// Send an event of the type webhook.test, and say what the receiver answers; exit code 1 when it does not have it.
+    /// Send an event of the type webhook.test and show the response; exit code 1 if the delivery fails.
     Test {
-        /// Its id.
+        /// The webhook's id.
         id: Uuid,
     },
-    /// Make deliveries again, by the same ids.
+    /// Repeat deliveries, with the same ids.
     Replay {
-        /// Its id.
+        /// The webhook's id.
         id: Uuid,
         #[command(flatten)]
         which: Which,
@@ -68,10 +68,10 @@ pub(crate) enum Webhook {
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Which {
-    /// The id of an event, also of one that was delivered.
+    /// The id of an event, even if it was delivered.
     #[arg(long)]
     event: Option<String>,
-    /// All that were told since then and not delivered, such as 2027-01-31T00:00:00Z.
+    /// All undelivered events since this time, such as 2027-01-31T00:00:00Z.
     #[arg(long)]
     undelivered_since: Option<Timestamp>,
 }
@@ -93,7 +93,7 @@ impl Webhook {
             } => {
                 let made = webhooks::add(client, settings, &actor, &url, &events, &thresholds).await?;
                 print_error(&format!(
-                    "webhook {} is told from now on; this is the only time that its secret is shown",
+                    "webhook {} receives events from now on; this is the only time that its secret is shown",
                     made.webhook.id
                 ));
                 made.secret
@@ -108,11 +108,13 @@ impl Webhook {
             }
             Self::Rotate { id } => {
                 let made = webhooks::rotate(client, &actor, id).await?;
-                print_error("both secrets sign for a day; this is the only time that the new one is shown");
+                print_error(
+                    "both secrets are valid for 24 hours; this is the only time that the new one is shown",
+                );
                 made.secret
             }
             Self::Enable { id } => if control::enable_webhook(client, &actor, id).await? {
-                "it is told from now on"
+                "it receives events from now on"
             } else {
                 "it was not disabled"
             }
@@ -161,17 +163,17 @@ async fn tested(client: &Client, test: &TestDelivery) -> CommandResult {
         if let Some(error) = state.last_error {
             let message = if state.ended {
                 format!(
-                    "{} was not delivered, and is not tried again; `weir webhook list` says why",
+                    "{} was not delivered and is not retried; `weir webhook list` shows why",
                     test.event
                 )
             } else {
-                format!("{} was not delivered: {error}; it is tried again", test.event)
+                format!("{} was not delivered: {error}; it is retried", test.event)
             };
             break (message, ExitCode::FAILURE);
         }
         if started.elapsed() > PATIENCE {
             let message = format!(
-                "{} was not tried yet; is there a `weir work` or `weir up` with WEBHOOK_WORKERS of 1 or more?",
+                "{} has not been attempted yet; check that a `weir work` or `weir up` with WEBHOOK_WORKERS of 1 or more runs",
                 test.event
             );
             break (message, ExitCode::FAILURE);
@@ -184,7 +186,7 @@ async fn tested(client: &Client, test: &TestDelivery) -> CommandResult {
 
 fn table(all: &[Row]) -> String {
     if all.is_empty() {
-        return "there is no webhook; `weir webhook add URL` creates one".to_owned();
+        return "no webhooks; `weir webhook add URL` creates one".to_owned();
     }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);

@@ -94,7 +94,11 @@ fn meter(reader: &mut Reader<'_>, mut table: Table<'_>, catalogue: &mut Catalogu
         table.fault(reader, "name", "/api/usage has another member of this name");
     }
     if unit.as_ref().is_some_and(|unit| unit.trim().is_empty()) {
-        table.fault(reader, "unit", "the unit says what one is, such as \"images\"");
+        table.fault(
+            reader,
+            "unit",
+            "the unit must be a plural noun, such as \"images\"",
+        );
     }
     let unit = unit.unwrap_or_default();
     if catalogue.meters.insert(name, unit).is_some() {
@@ -126,7 +130,7 @@ fn plan(
             table.fault(reader, "name", NAMES);
         }
         if RESERVED_PLANS.contains(&name.as_str()) {
-            table.fault(reader, "name", "the name stands for holders without a plan");
+            table.fault(reader, "name", "the name is reserved for holders without a plan");
         }
         if catalogue.plans.contains_key(name) {
             table.fault(reader, "name", "the name is already taken");

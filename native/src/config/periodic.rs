@@ -84,7 +84,7 @@ pub(super) fn check<'a>(
             table.fault(
                 reader,
                 "args",
-                "args has a user_id, but a periodic job belongs to nobody",
+                "args has a user_id, but a periodic job has no holder",
             );
         }
         if is_timed && cron.is_none() && every.is_none() {
@@ -161,7 +161,7 @@ fn from_cron(cron: &str) -> Result<Schedule, String> {
     // seconds.
     let is_nothing = |field: &str| field.bytes().all(|byte| byte == b',');
     if rest.split_whitespace().any(is_nothing) || schedule.next(Timestamp::UNIX_EPOCH).is_none() {
-        return Err(format!("schedule is {cron:?}, which never comes"));
+        return Err(format!("schedule is {cron:?}, which never occurs"));
     }
     Ok(Schedule::Cron(schedule))
 }

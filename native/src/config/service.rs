@@ -158,7 +158,7 @@ impl TryFrom<String> for Endpoint {
 #[serde(
     untagged,
     deny_unknown_fields,
-    expecting = "an amount is a number or { member = \"pages\" }, what the arguments say there"
+    expecting = "an amount is a number, or { member = \"pages\" } for a member of the arguments"
 )]
 pub enum Amount {
     /// A fixed amount.

@@ -321,7 +321,7 @@ fn unusable(handler: &HandlerSpec) -> Option<String> {
         HandlerSpec::Exec { env, .. } => env
             .iter()
             .find(|name| SECRETS.contains(&name.as_str()))
-            .map(|secret| format!("env has {secret}, which no program may have")),
+            .map(|secret| format!("env has {secret}, which programs must not get")),
         HandlerSpec::Http {
             amount: Amount::Fixed(..=0),
             ..
@@ -331,7 +331,7 @@ fn unusable(handler: &HandlerSpec) -> Option<String> {
                 .err()
                 .map(|error| match error {
                     Unreachable::Private => {
-                        format!("{error}: write private = true into the handler if it is meant")
+                        format!("{error}: set private = true in the handler to allow it")
                     }
                     error => error.to_string(),
                 })

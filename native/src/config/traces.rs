@@ -36,7 +36,7 @@ pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Traces> {
         "OTEL_EXPORTER_OTLP_PROTOCOL",
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
     ] {
-        reader.parsed(name, (), "http/protobuf, the only one there is here", |text| {
+        reader.parsed(name, (), "http/protobuf, the only supported protocol", |text| {
             (text == "http/protobuf").then_some(())
         });
     }
@@ -44,7 +44,7 @@ pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Traces> {
         "OTEL_EXPORTER_OTLP_COMPRESSION",
         "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
     ] {
-        reader.parsed(name, (), "none, the only one there is here", |text| {
+        reader.parsed(name, (), "none, because compression is not supported", |text| {
             (text == "none").then_some(())
         });
     }

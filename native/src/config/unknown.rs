@@ -49,10 +49,10 @@ pub(super) fn faults(
             continue;
         }
         if let Some(meant) = meant(name, ours.iter().copied()) {
-            faults.push(format!("{name} is no setting; did you mean {meant}?"));
+            faults.push(format!("{name} is not a setting; did you mean {meant}?"));
         } else if name.ends_with("_WORKERS") && stems.iter().any(|stem| name.starts_with(stem)) {
             faults.push(format!(
-                "{name} is no setting; docs/reference/settings.md has them all"
+                "{name} is not a setting; docs/reference/settings.md lists all of them"
             ));
         }
     }
@@ -124,7 +124,7 @@ mod tests {
         ] {
             assert_eq!(
                 faults_of(&[name]),
-                [format!("{name} is no setting; did you mean {meant}?")]
+                [format!("{name} is not a setting; did you mean {meant}?")]
             );
         }
         assert_eq!(

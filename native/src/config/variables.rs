@@ -65,13 +65,13 @@ pub struct ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.faults.len() {
-            1 => writeln!(f, "the configuration has a fault:")?,
-            count => writeln!(f, "the configuration has {count} faults:")?,
+            1 => writeln!(f, "the configuration has an error:")?,
+            count => writeln!(f, "the configuration has {count} errors:")?,
         }
         for fault in &self.faults {
             writeln!(f, "  - {fault}")?;
         }
-        f.write_str("correct them and start again")
+        f.write_str("correct them and restart")
     }
 }
 

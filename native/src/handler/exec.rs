@@ -160,7 +160,7 @@ impl Exec {
             .stderr(Stdio::piped());
         let (mut child, group) = Group::start(&mut command).map_err(|error| {
             tracing::error!(%error, program, "cannot start a handler's program");
-            HandlerError::Failed("the program that does this work cannot be started".to_owned())
+            HandlerError::Failed("the handler's program cannot be started".to_owned())
         })?;
         let finished = {
             let mut talking = pin!(talk(&mut child, &attempt));

@@ -107,9 +107,9 @@ impl Http {
             if attempt.token.is_none() {
                 tracing::error!(
                     job = attempt.job_id,
-                    "the endpoint answers later, but there is nothing that it could prove itself with: set HANDLER_SECRET"
+                    "the endpoint answers later, but cannot authenticate: set HANDLER_SECRET"
                 );
-                let what = "the endpoint answers later, which is not set up here";
+                let what = "the endpoint answers later, which is not enabled here";
                 return Err(HandlerError::Failed(what.to_owned()));
             }
             return Ok(Worked::Later);

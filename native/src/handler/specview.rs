@@ -50,7 +50,7 @@ struct Analysed {
 
 fn arguments(args: &Map<String, Value>) -> Result<Arguments, String> {
     serde_json::from_value(Value::Object(args.clone())).map_err(|error| {
-        format!("\"analysis_id\" must be the id of an analysis job of yours, \"language\" en or ko: {error}")
+        format!("\"analysis_id\" must be the id of one of your analysis jobs, \"language\" must be en or ko: {error}")
     })
 }
 
@@ -93,7 +93,7 @@ impl Specview {
 }
 
 fn unknown(analysis_id: i64) -> String {
-    format!("there is no analysis {analysis_id} of yours; submit it again if it is old")
+    format!("you have no analysis {analysis_id}; submit it again if it is old")
 }
 
 /// The output of an analysis, if it can be rendered; otherwise the reason.

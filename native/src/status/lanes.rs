@@ -10,18 +10,18 @@ use crate::config::service::Service;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::read::lanes as read;
 
-/// The live view. It names nobody.
+/// The live view. It contains no user data.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct Lanes {
     /// The services by name.
     pub services: BTreeMap<String, ServiceLanes>,
-    /// Jobs that wait for a slot of their holder's.
+    /// Jobs that wait for one of their holder's slots.
     pub parked: i64,
     /// Jobs that hold a slot.
     pub slots_in_use: i64,
-    /// For how long the oldest job that could run now has waited for a worker, in milliseconds.
+    /// How long the oldest ready job has waited for a worker, in milliseconds.
     pub oldest_wait_ms: i64,
-    /// For how long the oldest job has waited for a slot of its holder's, in milliseconds.
+    /// How long the oldest parked job has waited for a slot, in milliseconds.
     pub oldest_turn_ms: i64,
 }
 
@@ -34,7 +34,7 @@ pub struct ServiceLanes {
     pub default: LaneState,
     /// The scheduled lane.
     pub scheduled: LaneState,
-    /// Jobs that wait for a slot of their holder's.
+    /// Jobs that wait for one of their holder's slots.
     pub parked: i64,
     /// Jobs that hold a slot.
     pub slots_in_use: i64,
@@ -61,17 +61,17 @@ impl ServiceLanes {
 /// One lane in the live view.
 #[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
 pub struct LaneState {
-    /// Jobs that wait for a worker, a retry or their time.
+    /// Jobs that wait for a worker, a retry or their scheduled time.
     pub queued: i64,
-    /// Jobs that are worked on.
+    /// Running jobs.
     pub running: i64,
-    /// Of these, those whose handler answers later. They take no worker.
+    /// How many of the running jobs have a handler that answers later. They occupy no worker.
     pub outstanding: i64,
-    /// Workers over all living processes. Those of other River clients are not known.
+    /// The workers of all live processes. Workers of other River clients are not included.
     pub workers: i64,
-    /// Whether River gives out none of its jobs until somebody resumes the queue.
+    /// Whether the queue is paused in River. Its jobs wait until it is resumed.
     pub paused: bool,
-    /// For how long its oldest job that could run now has waited, in milliseconds.
+    /// How long the oldest ready job has waited for a worker, in milliseconds.
     pub oldest_wait_ms: i64,
 }
 

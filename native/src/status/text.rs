@@ -25,11 +25,11 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
         let led = status.at.duration_since(since).as_millis();
         format!(", for {}", duration(i64::try_from(led).unwrap_or(i64::MAX)))
     };
-    let nobody = || "nobody; start `weir schedule`".to_owned();
+    let nobody = || "none; start `weir schedule`".to_owned();
     let no_leader = || {
         match leads_river {
         true => nobody(),
-        false => "nobody; start a River client that may lead,\n             or set RIVER_LEADER=true for `weir schedule`".to_owned(),
+        false => "none; start a River client that may lead,\n             or set RIVER_LEADER=true for `weir schedule`".to_owned(),
     }
     };
     let leader = status.leader.as_ref().map_or_else(no_leader, |leader| {
@@ -42,7 +42,7 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
         format!("{}{end}", cut(&maintenance.process, WIDTH - LABEL - end.len()))
     });
     let waiting = match status.lanes.parked {
-        0 => String::from("nobody waits for one"),
+        0 => String::from("no job waits"),
         parked => format!(
             "{} wait, the oldest {}",
             number(parked),

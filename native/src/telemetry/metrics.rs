@@ -78,7 +78,7 @@ const COUNTERS: [(&str, &str); 19] = [
     ),
     (
         "weir_edge_events_total",
-        "What went wrong at the edge, as it reports it, by event (counter_unavailable: the native limiter decided; and others)",
+        "Failures that the edge reports, by event (counter_unavailable: the native limiter decided; and others)",
     ),
     (
         "weir_http_requests_total",
@@ -96,23 +96,26 @@ const COUNTERS: [(&str, &str); 19] = [
         "weir_settlements_total",
         "Reservations that ended, by meter and outcome (the job's last state, or deleted)",
     ),
-    ("weir_promotions_total", "Parked jobs that were given a slot"),
+    ("weir_promotions_total", "Parked jobs that were promoted"),
     (
         "weir_snoozes_total",
-        "Attempts sent back for want of a slot, by tier",
+        "Attempts snoozed because no slot was free, by tier",
     ),
     (
         "weir_attempts_total",
-        "Attempts that ended, by service and outcome (completed, failed, discarded, cancelled, timed_out, fenced_out, broken_off; outstanding is one whose handler answers later)",
+        "Attempts that ended, by service and outcome (completed, failed, discarded, cancelled, timed_out, fenced_out, broken_off; outstanding: the handler answers later)",
     ),
-    ("weir_orphans_total", "Reservations whose job was gone"),
+    (
+        "weir_orphans_total",
+        "Reservations released because their job was deleted",
+    ),
     (
         "weir_reclaimed_total",
-        "Jobs taken back from processes that died, and from handlers that reported nothing",
+        "Jobs taken over from dead processes, and from handlers that stopped reporting",
     ),
     (
         "weir_fenced_attempts_total",
-        "Attempts whose result was dropped because the job had been taken back",
+        "Results dropped because another attempt had taken over the job",
     ),
     (
         "weir_blocked_holders_total",
@@ -120,23 +123,23 @@ const COUNTERS: [(&str, &str); 19] = [
     ),
     (
         "weir_blocked_seconds_total",
-        "Seconds that submissions and settlements of holders in quarantine have waited for a lock of another transaction; one second per holder and second, whatever waits",
+        "Seconds that submissions and settlements of holders in quarantine have waited for a lock of another transaction; one second per holder and second, however many wait",
     ),
     (
         "weir_service_key_refusals_total",
-        "Requests with a service key that was not accepted, by reason (unknown, expired, revoked, scope, ambiguous)",
+        "Requests with an invalid service key, by reason (unknown, expired, revoked, scope, ambiguous)",
     ),
     (
         "weir_webhook_deliveries_total",
-        "Attempts to deliver to a webhook, by outcome (delivered, failed: it is tried again; given_up, gone: the receiver wants nothing more)",
+        "Attempts to deliver to a webhook, by outcome (delivered; failed: it is retried; given_up; gone: the receiver answered 410)",
     ),
     (
         "weir_skipped_ticks_total",
-        "Ticks of periodic jobs that were left out, by periodic job: no scheduler ran for more than a minute",
+        "Skipped ticks of periodic jobs, by periodic job: no scheduler ran for more than a minute",
     ),
     (
         "weir_counter_repairs_total",
-        "Holders whose counters had drifted from their rows and were rebuilt",
+        "Holders with counters that had drifted from their rows and were rebuilt",
     ),
     (
         "weir_reconciliation_failures_total",
@@ -210,14 +213,14 @@ const GAUGES: [(&str, &str); 21] = [
         "weir_maintenance_known",
         "1 while a process runs Weir's maintenance (reconciliation, expiry, cleaning), else 0; NaN while the database does not answer",
     ),
-    ("weir_worker_processes", "Living processes that work jobs"),
+    ("weir_worker_processes", "Live processes that run jobs"),
     (
         "weir_lane_jobs",
         "Jobs that are not parked, by service, lane, tier of the owner and state (queued, running, outstanding: the handler answers later)",
     ),
     (
         "weir_lane_workers",
-        "Places in the pools of all living processes, by service and lane",
+        "Workers in the pools of all live processes, by service and lane",
     ),
     (
         "weir_oldest_wait_seconds",
@@ -229,7 +232,7 @@ const GAUGES: [(&str, &str); 21] = [
     ),
     (
         "weir_parked_jobs",
-        "Jobs that wait for a slot of their holder's, by meter and tier",
+        "Jobs that wait for one of their holder's slots, by meter and tier",
     ),
     ("weir_slots_in_use", "Slots in use, by meter and tier"),
     (
@@ -238,7 +241,7 @@ const GAUGES: [(&str, &str); 21] = [
     ),
     (
         "weir_oldest_snapshot_seconds",
-        "Age of the oldest transaction that keeps vacuum from removing dead rows, by holder (session, prepared); 0 for a slot and a standby, whose start is not known",
+        "Age of the oldest transaction that keeps vacuum from removing dead rows, by holder (session, prepared); 0 for a slot and a standby, because their start is not known",
     ),
     (
         "weir_oldest_snapshot_transactions",

@@ -282,7 +282,7 @@ pub(super) async fn keep_queues(context: Context, client: riverqueue::Client, st
             .with(async |client| Ok::<_, DatabaseError>(control::delivery_queues(client).await?));
         match looked.await {
             Ok(queues) => follow(&client, context.settings.webhook_workers, queues, &mut worked),
-            Err(error) => tracing::debug!(%error, "could not look which webhooks there are"),
+            Err(error) => tracing::debug!(%error, "could not read the webhooks"),
         }
         tokio::select! {
             () = tokio::time::sleep(LOOK_INTERVAL) => {}
@@ -301,7 +301,7 @@ fn follow(client: &riverqueue::Client, workers: u32, queues: Vec<String>, worked
             Ok(()) => {
                 worked.insert(queue);
             }
-            Err(error) => tracing::warn!(queue, %error, "deliveries to a webhook cannot be worked"),
+            Err(error) => tracing::warn!(queue, %error, "deliveries to a webhook cannot be processed"),
         }
     }
     for queue in worked.difference(&wanted).cloned().collect::<Vec<_>>() {

@@ -54,7 +54,7 @@ impl Elected {
         let does = does && self.renewed.is_some();
         let held = in_time(async { Ok(maintenance::hold(&self.client, &self.process, does).await?) }).await?;
         if self.renewed.is_some() && !held {
-            tracing::warn!("another process does the maintenance now");
+            tracing::warn!("another process runs maintenance now");
         }
         if held && self.renewed.is_none() {
             self.note_timeline().await?;
@@ -69,7 +69,7 @@ impl Elected {
         if let Some(timeline) = noted {
             tracing::warn!(
                 timeline,
-                "the database is on a new timeline: what was committed last on the one before may be lost"
+                "the database is on a new timeline: the last commits on the previous one may be lost"
             );
         }
         Ok(())
@@ -80,7 +80,7 @@ impl Elected {
     pub(super) async fn during(&self, step: impl Future<Output = bool>) -> bool {
         let done = maintenance::holding(&self.client, &self.process, RENEW_INTERVAL, step).await;
         done.unwrap_or_else(|| {
-            tracing::warn!("a round of maintenance was broken off: its session lost the lease");
+            tracing::warn!("a maintenance round was aborted: its session lost the lease");
             false
         })
     }

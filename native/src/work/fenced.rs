@@ -24,7 +24,7 @@ pub(super) async fn still_owns(
     match attempts::is_current(pool, job_id, attempt, created_at).await {
         Ok(is_current) => is_current,
         Err(error) => {
-            tracing::warn!(job = job_id, %error, "could not ask whose job it is");
+            tracing::warn!(job = job_id, %error, "could not check which process runs the job");
             true
         }
     }
@@ -35,7 +35,7 @@ pub(super) async fn wait_out(pool: &ConnectionPool, job_id: i64, cancelled: &Can
     metrics::counter!("weir_fenced_attempts_total").increment(1);
     tracing::warn!(
         job = job_id,
-        "the job was taken back; the result of this attempt is dropped"
+        "the job was taken over; the result of this attempt is dropped"
     );
     wait_until_over(pool, job_id, cancelled).await;
 }
@@ -47,7 +47,9 @@ pub(super) async fn wait_until_over(pool: &ConnectionPool, job_id: i64, cancelle
             match attempts::may_run(pool, job_id).await {
                 Ok(false) => return,
                 Ok(true) => {}
-                Err(error) => tracing::warn!(job = job_id, %error, "could not ask whether the job is over"),
+                Err(error) => {
+                    tracing::warn!(job = job_id, %error, "could not check whether the job may still run")
+                }
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
@@ -58,6 +60,6 @@ pub(super) async fn wait_until_over(pool: &ConnectionPool, job_id: i64, cancelle
     };
     tokio::select! {
         () = over => {}
-        () = must_return => heartbeat::end("an attempt has to stop whose job somebody else runs"),
+        () = must_return => heartbeat::end("an attempt did not stop after another process took over its job"),
     }
 }

@@ -170,7 +170,7 @@ impl Guard {
                     weir_ledger::access_log!(
                         false,
                         job = job.id,
-                        "sent back: another transaction holds the lock of its holder"
+                        "snoozed: another transaction holds its holder's lock"
                     );
                     return Ok(Entry::Waits(sent_back()));
                 }
@@ -233,7 +233,7 @@ impl Guard {
         if holder.user_id.is_none() && found.is_none() {
             tracing::warn!(
                 job = job.id,
-                "the job's user_id is no subject; it has as many slots as an anonymous client"
+                "the job's user_id is not a valid subject; it gets the slots of an anonymous client"
             );
         }
         // Of the attempts that found the lock held, one asks again and the others wait for its result. Each request

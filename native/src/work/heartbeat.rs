@@ -82,7 +82,9 @@ impl Drop for UntilOver<'_> {
 /// Ends the process. River would still write results of attempts that other processes have taken over, and only the end
 /// of the process reliably prevents that. The jobs of this process run again.
 pub(super) fn end(reason: &str) -> ! {
-    tracing::error!("{reason}: others may have this process's jobs, so it ends here; start it again");
+    tracing::error!(
+        "{reason}: other processes may have taken over its jobs, so this process exits; restart it"
+    );
     crate::handler::kill_programs();
     std::process::exit(FENCED_STATUS);
 }
@@ -122,7 +124,7 @@ pub(super) async fn start(
                 // Counted from when it was sent: the database may have accepted it at once and replied late.
                 Ok(true) => lease.renew(sent),
                 // By the database's clock, because this process may have been suspended.
-                Ok(false) => end("taken for dead"),
+                Ok(false) => end("counted as dead"),
                 Err(error) => tracing::warn!(%error, "a heartbeat failed"),
             }
         }
@@ -182,10 +184,10 @@ impl Heart {
         match tokio::time::timeout(HEARTBEAT_TIMEOUT, signed_off).await {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => tracing::warn!(
-                "a job still names this process; it is taken back when the process counts as dead"
+                "a job still names this process; it is taken over when the process counts as dead"
             ),
-            Ok(Err(error)) => tracing::debug!(%error, "could not sign off"),
-            Err(_) => tracing::debug!("could not sign off in time"),
+            Ok(Err(error)) => tracing::debug!(%error, "could not deregister"),
+            Err(_) => tracing::debug!("could not deregister in time"),
         }
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn not_begun(job_id: i64, error: DatabaseError) -> Result<WorkOutcome
     if error.is_refusal() {
         Err(Internal::no_database(job_id)(error))
     } else {
-        tracing::warn!(job = job_id, %error, "sent back: the database could not be used");
+        tracing::warn!(job = job_id, %error, "snoozed: the database could not be used");
         Ok(sent_back())
     }
 }

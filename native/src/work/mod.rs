@@ -205,7 +205,7 @@ impl Working {
                 tokio::select! {
                     stopped = self.run.wait() => stopped,
                     () = given_up => {
-                        tracing::warn!("the database did not answer at the end: others take over what is left");
+                        tracing::warn!("the database did not answer during shutdown: other processes take over the remaining jobs");
                         Ok(())
                     }
                 }

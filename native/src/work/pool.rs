@@ -253,7 +253,7 @@ impl Pool {
     fn resize_river(&self, state: &State, client: &Client) {
         let config = QueueConfig::new(state.room()).with_fetch_cooldown(state.cooldown);
         if let Err(error) = client.local_queues().update(&self.queue, config) {
-            tracing::debug!(%error, queue = self.queue, "River did not take a pool's new size");
+            tracing::debug!(%error, queue = self.queue, "River did not apply a pool's new size");
         }
     }
 }

@@ -101,7 +101,7 @@ pub async fn run(context: Context, stopped: CancellationToken) {
                     last_round = Instant::now();
                     leader = Some(held);
                 }
-                Err(error) => tracing::warn!(%error, "reconciliation could not ask for its lease"),
+                Err(error) => tracing::warn!(%error, "reconciliation could not request its lease"),
             },
             Err(error) => tracing::warn!(%error, "reconciliation cannot reach the database"),
         }
@@ -115,11 +115,11 @@ fn report_silent(taken: Result<Silent, (i64, AttemptError)>) {
             tracing::warn!(
                 job = job_id,
                 outcome,
-                "taken back from a handler that reported nothing"
+                "taken over from a handler that stopped reporting"
             );
         }
         Err((job_id, error)) => {
-            tracing::warn!(job = job_id, %error, "could not be taken back from a handler that reported nothing");
+            tracing::warn!(job = job_id, %error, "could not be taken over from a handler that stopped reporting");
         }
     }
 }
@@ -334,7 +334,7 @@ impl Reconciler {
             weir_ledger::access_log!(
                 false,
                 adopted = adopted.jobs,
-                "put jobs that another River client inserted in line"
+                "gave reservations to jobs that another River client inserted"
             );
         }
         self.admit_late(&adopted.made_available).await
@@ -368,7 +368,7 @@ impl Reconciler {
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::warn!(job = job.job_id, %error, "a job that was made available could not be put in line");
+                    tracing::warn!(job = job.job_id, %error, "a job that was made available could not be admitted");
                 }
             }
         }
@@ -392,7 +392,7 @@ impl Reconciler {
         }
         self.settlements.finish().await;
         if let Err(error) = self.promoter.promote_all().await {
-            tracing::warn!(%error, "could not promote");
+            tracing::warn!(%error, "a parked job could not be promoted");
         }
     }
 
@@ -410,7 +410,7 @@ impl Reconciler {
                 job = taken.job_id,
                 process = taken.client_id,
                 state = taken.state,
-                "taken back from a process that died"
+                "taken over from a dead process"
             );
         }
         Ok(())
@@ -466,7 +466,7 @@ impl Reconciler {
         let orphans = sweep.orphans.iter().map(|orphan| orphan.job_id);
         for job_id in orphans.filter(|job_id| settled.contains(job_id)) {
             metrics::counter!("weir_orphans_total").increment(1);
-            tracing::info!(job = job_id, "the job was deleted; what it held is released");
+            tracing::info!(job = job_id, "the job was deleted; its reservation is released");
         }
         self.settlements.settle(&sweep.ended).await;
         if sweep.wants_renewal {

@@ -74,7 +74,7 @@ impl Settlements {
         if !awaited.is_empty() {
             tracing::warn!(
                 jobs = awaited.len(),
-                "ended jobs wait for a lock of their holder; others are not kept waiting"
+                "settlements wait for their holder's lock; other holders are not affected"
             );
             let left = self
                 .under_way

@@ -38,6 +38,6 @@ async fn tried(
     let done = tokio::time::timeout(STEP_TIMEOUT, step).await;
     let failure = done.unwrap_or(Err(DatabaseError::Timeout(STEP_TIMEOUT))).err()?;
     metrics::counter!("weir_reconciliation_failures_total", "step" => name).increment(1);
-    tracing::warn!(error = %failure, step = name, "a step of reconciliation failed; the others go on");
+    tracing::warn!(error = %failure, step = name, "a step of reconciliation failed; the other steps continue");
     Some(failure)
 }

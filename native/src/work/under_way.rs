@@ -155,11 +155,11 @@ pub(super) async fn keep(
                 Ok::<_, DatabaseError>(attempts::keep(client, &client_id, &jobs, &attempts).await?)
             });
             if let Err(error) = kept.await {
-                tracing::warn!(%error, "could not say that attempts are under way");
+                tracing::warn!(%error, "could not record the running attempts");
             }
         }
         if let Err(error) = take_back_lost(&context, &client_id, &under_way).await {
-            tracing::warn!(%error, "could not look for lost claims");
+            tracing::warn!(%error, "could not check for lost claims");
         }
     }
 }
@@ -185,7 +185,11 @@ async fn take_back_lost(
     });
     for (job_id, state) in taken.await? {
         metrics::counter!("weir_reclaimed_total").increment(1);
-        tracing::warn!(job = job_id, state, "taken back: it was claimed, and never came");
+        tracing::warn!(
+            job = job_id,
+            state,
+            "taken over: it was claimed, but never started"
+        );
     }
     Ok(())
 }

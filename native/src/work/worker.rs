@@ -399,7 +399,7 @@ impl AnyWorker {
             HandedOver::Over => Ok(End::Outstanding { is_over: true }),
             HandedOver::Cancelled => Err(AttemptError::Cancelled(WorkCancelled)),
             HandedOver::CannotWait => Err(AttemptError::Permanent(
-                "the endpoint answers later, which a job cannot wait for whose unique states lack pending"
+                "the endpoint answers later, but the job's unique states lack pending, so it cannot wait"
                     .to_owned(),
             )),
         }
@@ -458,7 +458,7 @@ impl AnyWorker {
             )
         });
         asked.await.unwrap_or_else(|error| {
-            tracing::warn!(job = job_id, %error, "could not ask who completed the job");
+            tracing::warn!(job = job_id, %error, "could not check who completed the job");
             None
         })
     }

@@ -247,6 +247,6 @@ async fn a_batch_of_specifications_does_not_read_their_analysis_again_and_again(
     let refused = specview.reserve_all(holder, &[wanted(id), wanted(id + 1)]).await;
     let (index, refusal) = refused.unwrap_err();
     assert_eq!(index, 1);
-    assert!(refusal.to_string().contains("there is no analysis"), "{refusal}");
+    assert!(refusal.to_string().contains("you have no analysis"), "{refusal}");
     weir.end().await;
 }

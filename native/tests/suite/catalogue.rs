@@ -119,12 +119,12 @@ async fn what_is_more_than_a_whole_window_is_not_told_to_try_again() {
     };
     let never = ask(20_001).await;
     assert!(
-        never.starts_with("This asks for 20001, and the plan allows 20000 in all. Upgrade, or ask for less"),
+        never.starts_with("The request needs 20001, but your plan allows 20000 in total and has "),
         "{never}"
     );
     weir.use_up(user, "tokens", 15_000).await;
     let later = ask(10_000).await;
-    assert!(later.starts_with("This plan has 5000 left until"), "{later}");
+    assert!(later.starts_with("Your plan has 5000 left until"), "{later}");
     weir.is_clean().await;
     weir.end().await;
 }
@@ -384,7 +384,7 @@ async fn migrate_loads_the_plans_and_a_missing_meter_stops_the_start() {
     assert_eq!(again, "nothing to do: the database is up to date\n");
     let plans = text(&run(&["plans"]).stdout);
     assert!(plans.contains("hobby (default)"), "{plans}");
-    assert!(plans.ends_with("weir.toml says the same\n"), "{plans}");
+    assert!(plans.ends_with("weir.toml has the same catalogue\n"), "{plans}");
     let plans: Value = serde_json::from_slice(&run(&["plans", "--json"]).stdout).unwrap();
     assert_eq!(
         plans["plans"]["hobby"]["meters"]["renders"]["limits"],

@@ -463,7 +463,7 @@ async fn the_database_is_named_by_a_file_or_by_the_variables_of_libpq() {
         let (code, said) = migrate(&variables);
         assert_eq!(code, Some(2), "{said}");
         assert!(
-            said.starts_with("weir: the configuration has a fault:") && said.contains(fault),
+            said.starts_with("weir: the configuration has an error:") && said.contains(fault),
             "{said}"
         );
     }

@@ -115,7 +115,7 @@ async fn the_pages_say_what_waits_and_whose_it_is() {
     has(
         &overview,
         &[
-            "<strong>nobody</strong>; start <code>weir schedule</code>",
+            "<strong>none</strong>; start <code>weir schedule</code>",
             "analysis: 4 slots in use, 2 wait for one",
             "specview: 0 slots in use",
             "<td class=\"held\">no workers</td>",
@@ -230,7 +230,7 @@ async fn failures_are_counted_by_reason_and_nothing_of_them_is_markup() {
         &[
             &format!("<td>analysis</td><td class=\"text\">{reason}</td><td>3</td>"),
             &format!("/console/jobs/{last}"),
-            "at most",
+            "most frequent",
         ],
     );
     assert!(!failures.contains("second line"));

@@ -54,7 +54,7 @@ fn ten_wrong_settings_are_said_at_once() {
     assert_eq!(
         said,
         "\
-weir: the configuration has 10 faults:
+weir: the configuration has 10 errors:
   - WEIR_ENV is \"prod\", but must be production or development
   - DATABASE_URL: it must be a URL such as postgres://user@host:5432/name, or words such as host=/run/postgresql dbname=name
   - EDGE_SECRET has 9 characters, but must have at least 32
@@ -62,10 +62,10 @@ weir: the configuration has 10 faults:
   - FAIRNESS_FREE_LIMIT is \"0\", but must be a whole number from 1 to 10000
   - FAIRNESS_SNOOZE_DURATION is \"soon\", but must be a duration such as 30s or 1h, at least 1s
   - ANALYZER_QUEUE_PRIORITY_WORKERS is \"many\", but must be a whole number from 1 to 10000
-  - ANALYSER_QUEUE_DEFAULT_WORKERS is no setting; did you mean ANALYZER_QUEUE_DEFAULT_WORKERS?
-  - FAIRNES_PRO_LIMIT is no setting; did you mean FAIRNESS_PRO_LIMIT?
-  - WEIR_DRAIN_TIMOUT is no setting; did you mean WEIR_DRAIN_TIMEOUT?
-correct them and start again
+  - ANALYSER_QUEUE_DEFAULT_WORKERS is not a setting; did you mean ANALYZER_QUEUE_DEFAULT_WORKERS?
+  - FAIRNES_PRO_LIMIT is not a setting; did you mean FAIRNESS_PRO_LIMIT?
+  - WEIR_DRAIN_TIMOUT is not a setting; did you mean WEIR_DRAIN_TIMEOUT?
+correct them and restart
 "
     );
 }
@@ -319,7 +319,7 @@ async fn a_database_without_weirs_tables_says_which_command_makes_them() {
         let said = refused(arguments, &variables);
         let last = said.lines().last().unwrap();
         assert_eq!(
-            last, "weir: the database has not the schema of this release; run `weir migrate` first",
+            last, "weir: the database does not have the schema of this release; run `weir migrate` first",
             "{arguments:?}: {said}"
         );
     }
@@ -355,11 +355,11 @@ fn misleading_ticks_or_arguments_of_a_periodic_job_are_refused() {
         ),
         (
             "schedule = \"0 0 30 2 *\"",
-            "schedule is \"0 0 30 2 *\", which never comes",
+            "schedule is \"0 0 30 2 *\", which never occurs",
         ),
         (
             "schedule = \", * * * *\"",
-            "schedule is \", * * * *\", which never comes",
+            "schedule is \", * * * *\", which never occurs",
         ),
         (
             "every = \"1h\"\nargs = { rates = [nan] }",
@@ -371,7 +371,7 @@ fn misleading_ticks_or_arguments_of_a_periodic_job_are_refused() {
             &format!("[[periodic]]\nid = \"p\"\nservice = \"a\"\n{members}\n"),
         ));
         assert!(
-            said.starts_with("weir: the configuration has a fault:\n  - weir.toml, line 1"),
+            said.starts_with("weir: the configuration has an error:\n  - weir.toml, line 1"),
             "{said}"
         );
         assert!(
@@ -386,7 +386,7 @@ fn no_member_of_an_amount_goes_unread() {
     let handler = "type = \"exec\", command = [\"true\"], amount = { member = \"pages\", default = 1 }";
     let said = refused_file(&with_service(handler, ""));
     assert!(
-        said.contains("weir.toml, line 11, service \"a\": handler: an amount is a number or { member = "),
+        said.contains("weir.toml, line 11, service \"a\": handler: an amount is a number, or { member = "),
         "{said}"
     );
 }
@@ -454,8 +454,8 @@ fn a_value_of_a_wrong_type_is_said_in_the_words_of_toml() {
         assert_eq!(
             refused_file(text),
             format!(
-                "weir: the configuration has a fault:\n  - weir.toml, line 1: {fault}; write [[service]], [[periodic]], \
-                 [[meter]] or [[plan]]\ncorrect them and start again\n"
+                "weir: the configuration has an error:\n  - weir.toml, line 1: {fault}; write [[service]], [[periodic]], \
+                 [[meter]] or [[plan]]\ncorrect them and restart\n"
             )
         );
     }

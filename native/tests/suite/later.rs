@@ -344,7 +344,7 @@ async fn without_a_secret_nothing_is_signed_and_nobody_can_answer_later() {
         (&over["status"], &over["error"]["message"]),
         (
             &json!("failed"),
-            &json!("the endpoint answers later, which is not set up here")
+            &json!("the endpoint answers later, which is not enabled here")
         ),
         "{over}"
     );

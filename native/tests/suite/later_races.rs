@@ -137,7 +137,7 @@ async fn a_token_speaks_for_one_job_and_nonsense_is_refused_with_what_is_wanted(
         ("progress", r#"{"fraction": -1}"#, "fraction from 0 to 1"),
         ("progress", r#"{"fraction": 2}"#, "fraction from 0 to 1"),
         ("progress", r#"{"fraction": 1e400}"#, "out of range"),
-        ("progress", r#"{"fraction": NaN}"#, "not what is wanted"),
+        ("progress", r#"{"fraction": NaN}"#, "The body is not valid"),
         ("progress", "{}", "missing field `fraction`"),
         ("progress", r#"{"fraction": 0.5, "message": "\u0000"}"#, "NUL"),
         ("extend", r#"{"more": 0}"#, "from 1 to"),
@@ -151,7 +151,7 @@ async fn a_token_speaks_for_one_job_and_nonsense_is_refused_with_what_is_wanted(
         ("fail", r#"{"error": "x\u0000"}"#, "NUL"),
         ("complete", r#"{"outputs": 1}"#, "unknown field `outputs`"),
         ("complete", r#"{"output": "\u0000"}"#, "NUL"),
-        ("complete", "[]", "not what is wanted"),
+        ("complete", "[]", "The body is not valid"),
     ] {
         let answer = stage.say_raw(job, &asked.token, what, body.to_owned()).await;
         let detail = answer.body["detail"].as_str().unwrap_or_default();

@@ -73,7 +73,7 @@ async fn what_failed_inside_is_told_without_the_databases_words_or_paths() {
             "unstorable",
             "the output cannot be stored: it is too large, or holds a NUL character",
         ),
-        ("missing", "the program that does this work cannot be started"),
+        ("missing", "the handler's program cannot be started"),
     ] {
         let id = submit(&weir, who, service).await;
         let job = weir.finished(id, who).await;

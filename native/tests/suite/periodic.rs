@@ -186,7 +186,7 @@ fn what_is_wrong_with_a_periodic_job_is_among_the_faults() {
         "already taken",
         "invalid periodic cron expression \"at noon\"",
         "every is \"10ms\"",
-        "belongs to nobody",
+        "has no holder",
     ] {
         assert!(text.contains(fault), "{fault}: {text}");
     }

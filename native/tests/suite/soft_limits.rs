@@ -282,7 +282,7 @@ async fn soft_limits_come_from_the_services_file_and_are_validated() {
     );
     let plans = said(&shop, &["plans"]);
     assert!(
-        plans.contains("50 up to 60") && plans.contains("says the same"),
+        plans.contains("50 up to 60") && plans.contains("has the same catalogue"),
         "{plans}"
     );
     weir.end().await;

@@ -117,7 +117,7 @@ async fn status_says_what_holds_each_lane_back_and_who_leads() {
     assert_eq!(held_back("default"), "nothing_waits");
     assert_eq!(status(&weir, &[])["leader"], Value::Null);
     assert!(
-        text(&weir, &[]).contains("leader       nobody"),
+        text(&weir, &[]).contains("leader       none"),
         "{}",
         text(&weir, &[])
     );
@@ -290,7 +290,7 @@ async fn what_waits_in_a_lane_is_looked_up_and_not_searched_for() {
 async fn without_a_leader_the_status_names_what_helps_where_weir_may_not_lead() {
     let weir = Weir::new().await;
     for (leads, help) in [
-        ("true", "nobody; start `weir schedule`"),
+        ("true", "none; start `weir schedule`"),
         ("false", "set RIVER_LEADER=true for `weir schedule`"),
     ] {
         let output = crate::common::process::command(&weir, &["status"])

@@ -1,4 +1,4 @@
-//! What is booked for a holder: corrections of usage, and amounts beyond the plan.
+//! Corrections of a holder's usage, and grants.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 use weir_ledger::control::{self, WantedGrant};
 
-use super::super::answers::{LacksScope, NoKey, NotWanted, Unavailable, UsedBefore};
+use super::super::answers::{AlreadyUsed, InvalidBody, LacksScope, NoKey, Unavailable};
 use super::super::caller::Operator;
 use super::super::problem::{ApiError, NotApplied, ProblemDetails};
 use super::super::state::Api;
@@ -31,21 +31,21 @@ pub(super) struct WantedAdjustment {
     /// The amount to add. A negative amount is given back. Not 0.
     #[schema(minimum = -999_999_999_999_999_i64, maximum = 999_999_999_999_999_i64)]
     amount: i64,
-    /// Why, for the log and for billing.
+    /// The reason, for the log and for billing.
     #[schema(min_length = 1)]
     reason: String,
 }
 
-/// A correction that was booked.
+/// A booked correction.
 #[derive(Serialize, ToSchema)]
 pub(super) struct AdjustmentView {
     /// The id of its usage event.
     id: Uuid,
-    /// What is used in this billing period since.
+    /// The usage of this billing period after the correction.
     used: i64,
 }
 
-/// Adds to the usage of the current billing period, or gives back.
+/// Adds to the usage of the current billing period, or gives some back.
 ///
 /// The correction appears in the usage events. The same `Idempotency-Key` books once.
 #[utoipa::path(
@@ -54,8 +54,8 @@ pub(super) struct AdjustmentView {
     operation_id = "createAdjustment",
     tag = "Holders",
     params(
-        ("subject" = String, Path, description = "The text that names the holder in tokens", min_length = 1, max_length = 255),
-        ("Idempotency-Key" = String, Header, description = "The same key books once", min_length = 1, max_length = 255),
+        ("subject" = String, Path, description = "The subject in the holder's tokens", min_length = 1, max_length = 255),
+        ("Idempotency-Key" = String, Header, description = "A repeated key books only once", min_length = 1, max_length = 255),
     ),
     request_body = WantedAdjustment,
     responses(
@@ -63,7 +63,7 @@ pub(super) struct AdjustmentView {
         (status = 201, body = AdjustmentView, description = "The adjustment is booked"),
         NoKey, LacksScope,
         (status = 404, body = ProblemDetails, description = "There is no such meter", content_type = "application/problem+json"),
-        UsedBefore, NotWanted, Unavailable,
+        AlreadyUsed, InvalidBody, Unavailable,
     )
 )]
 pub(super) async fn adjustment(
@@ -116,7 +116,7 @@ pub(super) struct WantedAmount {
     amount: i64,
     /// When it expires. Default: never.
     expires_at: Option<Timestamp>,
-    /// Why, for the log.
+    /// The reason, for the log.
     #[schema(min_length = 1)]
     reason: String,
 }
@@ -130,8 +130,8 @@ pub(super) struct WantedAmount {
     operation_id = "createGrant",
     tag = "Holders",
     params(
-        ("subject" = String, Path, description = "The text that names the holder in tokens", min_length = 1, max_length = 255),
-        ("Idempotency-Key" = String, Header, description = "The same key books once", min_length = 1, max_length = 255),
+        ("subject" = String, Path, description = "The subject in the holder's tokens", min_length = 1, max_length = 255),
+        ("Idempotency-Key" = String, Header, description = "A repeated key books only once", min_length = 1, max_length = 255),
     ),
     request_body = WantedAmount,
     responses(
@@ -139,7 +139,7 @@ pub(super) struct WantedAmount {
         (status = 201, body = GrantView, description = "The grant is booked"),
         NoKey, LacksScope,
         (status = 404, body = ProblemDetails, description = "There is no such meter", content_type = "application/problem+json"),
-        UsedBefore, NotWanted, Unavailable,
+        AlreadyUsed, InvalidBody, Unavailable,
     )
 )]
 pub(super) async fn grant(

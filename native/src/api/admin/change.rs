@@ -1,4 +1,4 @@
-//! Changes of a holder.
+//! Changes of a holder's plan and overrides.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use utoipa::ToSchema;
 use weir_ledger::control::{self, Effective, Override, PlanChange};
 use weir_policy::span::Span;
 
-use super::super::answers::{LacksScope, NoKey, NotWanted, Unavailable, UsedBefore};
+use super::super::answers::{AlreadyUsed, InvalidBody, LacksScope, NoKey, Unavailable};
 use super::super::caller::Operator;
 use super::super::problem::{ApiError, ProblemDetails};
 use super::super::state::Api;
 use super::holder::{Changed, HolderView, view};
 use super::request::{self, Names};
 
-/// The plan that a holder shall have.
+/// The plan to assign to a holder.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WantedPlan {
@@ -30,9 +30,9 @@ pub(super) struct WantedPlan {
     /// The payment provider's id of the event. The same id has an effect once.
     #[schema(min_length = 1, max_length = 255)]
     event_id: String,
-    /// When it happened there: an event older than the last one changes nothing.
+    /// When the event happened there. An event older than the last one changes nothing.
     occurred_at: Timestamp,
-    /// From when on it counts: `now`, or `period_end`.
+    /// When it takes effect: `now` or `period_end`.
     #[serde(default)]
     #[schema(value_type = String, example = "now")]
     effective: Effective,
@@ -46,13 +46,13 @@ pub(super) struct WantedPlan {
     path = "/admin/holders/{subject}/plan",
     operation_id = "setPlan",
     tag = "Holders",
-    params(("subject" = String, Path, description = "The text that names the holder in tokens", min_length = 1, max_length = 255)),
+    params(("subject" = String, Path, description = "The subject in the holder's tokens", min_length = 1, max_length = 255)),
     request_body = WantedPlan,
     responses(
         (status = 200, body = Changed, description = "The holder, or why nothing changed"),
         NoKey, LacksScope,
-        (status = 404, body = ProblemDetails, description = "Nobody can be called that", content_type = "application/problem+json"),
-        UsedBefore, NotWanted, Unavailable,
+        (status = 404, body = ProblemDetails, description = "The subject is not valid", content_type = "application/problem+json"),
+        AlreadyUsed, InvalidBody, Unavailable,
     )
 )]
 pub(super) async fn plan(
@@ -80,11 +80,11 @@ pub(super) async fn plan(
     Ok(Json(holder))
 }
 
-/// What shall count for a holder instead of its plan's.
+/// The limits and slots that replace the plan's for a holder.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WantedOverride {
-    /// By window (`month`, `day`, `hour`, `minute`); null is unlimited, and what is absent is the plan's.
+    /// By window (`month`, `day`, `hour`, `minute`). Null is unlimited. Default: the plan's limits.
     #[serde(default)]
     #[schema(value_type = BTreeMap<String, Option<i64>>)]
     limits: BTreeMap<Span, Option<i64>>,
@@ -104,7 +104,7 @@ pub(super) struct WantedOverride {
     operation_id = "setOverride",
     tag = "Holders",
     params(
-        ("subject" = String, Path, description = "The text that names the holder in tokens", min_length = 1, max_length = 255),
+        ("subject" = String, Path, description = "The subject in the holder's tokens", min_length = 1, max_length = 255),
         ("meter" = String, Path, description = "The meter's name", min_length = 1),
     ),
     request_body = WantedOverride,
@@ -112,7 +112,7 @@ pub(super) struct WantedOverride {
         (status = 200, body = Changed, description = "The holder, or why nothing changed"),
         NoKey, LacksScope,
         (status = 404, body = ProblemDetails, description = "There is no such meter", content_type = "application/problem+json"),
-        NotWanted, Unavailable,
+        InvalidBody, Unavailable,
     )
 )]
 pub(super) async fn put_override(
@@ -144,7 +144,7 @@ pub(super) async fn put_override(
     operation_id = "deleteOverride",
     tag = "Holders",
     params(
-        ("subject" = String, Path, description = "The text that names the holder in tokens", min_length = 1, max_length = 255),
+        ("subject" = String, Path, description = "The subject in the holder's tokens", min_length = 1, max_length = 255),
         ("meter" = String, Path, description = "The meter's name", min_length = 1),
     ),
     responses(

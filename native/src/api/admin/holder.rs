@@ -1,4 +1,4 @@
-//! A holder, as operators and billing see it.
+//! A holder as operators and billing see it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use weir_ledger::control::{self, ControlError, Granted, Person};
 use weir_ledger::holder::Holders;
 use weir_ledger::read;
 
-use super::super::answers::{LacksScope, NeverSeen, NoKey, Unavailable};
+use super::super::answers::{LacksScope, NoKey, Unavailable, UnknownHolder};
 use super::super::caller::Operator;
 use super::super::job::Job;
 use super::super::jobs::jobs_of;
@@ -30,13 +30,13 @@ const JOBS: i64 = 20;
 /// A holder.
 #[derive(Serialize, ToSchema)]
 pub struct HolderView {
-    /// The text that names it in tokens.
+    /// The subject in its tokens.
     subject: String,
     /// Its id in the tables.
     holder: Uuid,
-    /// The plan that counts now.
+    /// The current plan.
     plan: String,
-    /// The plan that is to come, if a change is scheduled.
+    /// The next plan, if a change is scheduled.
     next_plan: Option<NextPlan>,
     /// By the name of the meter.
     meters: BTreeMap<String, MeterView>,
@@ -46,13 +46,13 @@ pub struct HolderView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, nullable = false)]
     pub(super) applied: Option<bool>,
-    /// In the answer to a change of plan: whether this event had been told before.
+    /// Only in the answer to a change of plan: whether this event was already received.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, nullable = false)]
     pub(super) repeated: Option<bool>,
 }
 
-/// What a change is answered with.
+/// The answer to a change.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 #[allow(
@@ -64,27 +64,27 @@ pub(super) enum Changed {
     NotApplied(NotApplied),
 }
 
-/// A change of plan that is scheduled.
+/// A scheduled change of plan.
 #[derive(Serialize, ToSchema)]
 pub(super) struct NextPlan {
     plan: String,
-    /// From when on it counts.
+    /// When it takes effect.
     at: Timestamp,
 }
 
-/// What a holder has of a meter.
+/// A holder's usage of a meter.
 #[derive(Serialize, ToSchema)]
 pub(super) struct MeterView {
-    /// What one is, in the plural.
+    /// The unit, in the plural.
     unit: String,
-    /// The billing period, and the shorter windows in which there is a limit.
+    /// The billing period, and the shorter windows that have a limit.
     windows: Vec<WindowQuota>,
     /// Amounts beyond the plan, in the order in which they are drawn on.
     grants: Vec<GrantView>,
     slots: SlotsView,
     /// Jobs that wait for a slot.
     parked: i64,
-    /// What counts instead of the plan's; null when the plan's does.
+    /// The limits and slots that replace the plan's; null if there are none.
     overrides: Option<OverrideView>,
 }
 
@@ -93,11 +93,11 @@ pub(super) struct MeterView {
 pub(super) struct GrantView {
     id: Uuid,
     meter: String,
-    /// What was given.
+    /// The amount granted.
     amount: i64,
-    /// What is neither used nor held by unfinished jobs.
+    /// The amount that is neither used nor reserved.
     left: i64,
-    /// Null is never.
+    /// When it expires; null is never.
     expires_at: Option<Timestamp>,
     reason: String,
 }
@@ -123,24 +123,24 @@ impl From<Granted> for GrantView {
     }
 }
 
-/// A holder's slots of a meter.
+/// A holder's slots for a meter.
 #[derive(Serialize, ToSchema)]
 pub(super) struct SlotsView {
-    /// Jobs that hold one.
+    /// Jobs that hold a slot.
     in_use: i64,
-    /// How many there are; null when nobody counts them.
+    /// The number of slots; null if they are not limited.
     limit: Option<u32>,
 }
 
-/// Limits and slots of one holder's own.
+/// Limits and slots of one holder.
 #[derive(Serialize, ToSchema)]
 pub(super) struct OverrideView {
-    /// By window (`month`, `day`, `hour`, `minute`); null is unlimited, and what is absent is the plan's.
+    /// By window (`month`, `day`, `hour`, `minute`). Null is unlimited. An absent window has the plan's limit.
     #[schema(value_type = BTreeMap<String, Option<i64>>)]
     limits: BTreeMap<weir_policy::span::Span, Option<i64>>,
-    /// Null is the plan's.
+    /// The number of slots; null is the plan's.
     slots: Option<u32>,
-    /// Until when it counts.
+    /// When it expires.
     expires_at: Option<Timestamp>,
 }
 
@@ -152,8 +152,8 @@ pub(super) struct OverrideView {
     path = "/admin/holders/{subject}",
     operation_id = "getHolder",
     tag = "Holders",
-    params(("subject" = String, Path, description = "The text that names the holder in tokens", min_length = 1, max_length = 255)),
-    responses((status = 200, body = HolderView, description = "The holder"), NoKey, LacksScope, NeverSeen, Unavailable)
+    params(("subject" = String, Path, description = "The subject in the holder's tokens", min_length = 1, max_length = 255)),
+    responses((status = 200, body = HolderView, description = "The holder"), NoKey, LacksScope, UnknownHolder, Unavailable)
 )]
 pub(super) async fn show(
     State(api): State<Arc<Api>>,
@@ -164,18 +164,18 @@ pub(super) async fn show(
     view(&api, &person).await.map(Json)
 }
 
-/// The same for the routes that change it.
+/// The holder after a change, for the routes that change it.
 pub(super) async fn view(api: &Api, person: &Person) -> Result<HolderView, ApiError> {
     api.pool
         .with(async |client| Ok(holder_view(client, &api.settings, person).await?))
         .await
 }
 
-/// Looks a holder up.
+/// Reads a holder.
 ///
 /// # Errors
 ///
-/// When it was never seen, or the database cannot be asked.
+/// When the holder is unknown, or the database query fails.
 pub async fn holder_view(
     client: &Client,
     settings: &Settings,

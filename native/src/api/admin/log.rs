@@ -1,4 +1,4 @@
-//! Who changed what.
+//! The log of changes.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::super::problem::ApiError;
 use super::super::state::Api;
 use super::request;
 
-/// Which part.
+/// A part of the log.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Page {
@@ -40,16 +40,16 @@ pub(super) struct AuditLog {
 /// A change that was made.
 #[derive(Serialize, ToSchema)]
 pub(super) struct LoggedChange {
-    /// Grows with every change.
+    /// Increases with every change.
     id: i64,
     at: Timestamp,
-    /// `key:NAME` over HTTP, `shell:USER` at the command line, `weir` for what fell due.
+    /// `key:NAME` over HTTP, `shell:USER` on the command line, `weir` for scheduled changes.
     actor: String,
     #[schema(example = "plan.set")]
     action: String,
-    /// To whom.
+    /// The holder that was changed.
     holder: Option<Uuid>,
-    /// The text that names the holder; null once that is deleted, and when it is the id.
+    /// The holder's subject; null if the holder was deleted, or if the subject is the id.
     subject: Option<String>,
     meter: Option<String>,
     reason: Option<String>,
@@ -74,7 +74,7 @@ impl From<LogEntry> for LoggedChange {
     }
 }
 
-/// Lists who changed what, with the values before and after.
+/// Lists all changes, with their actor and the values before and after.
 ///
 /// The oldest change comes first. No route edits the log.
 #[utoipa::path(
@@ -92,7 +92,7 @@ pub(super) async fn list(
 ) -> Result<Json<AuditLog>, ApiError> {
     let wants = || {
         ApiError::Unprocessable(
-            "limit must be a whole number from 1 to 1000, after the id of a change".to_owned(),
+            "limit must be a whole number from 1 to 1000, and after the id of a change".to_owned(),
         )
     };
     let Ok(Query(Page { after, limit })) = page else {

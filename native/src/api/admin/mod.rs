@@ -1,4 +1,4 @@
-//! The control plane over HTTP: for backends and billing with a service key, never through the edge.
+//! The control plane over HTTP: for backends and billing with a service key. The edge does not forward it.
 
 mod booking;
 mod change;

@@ -1,4 +1,4 @@
-//! What the routes read of a request.
+//! Reads paths, bodies and headers of requests to `/admin`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::super::headers::{self, MAX_KEY};
 use super::super::problem::ApiError;
 use super::super::state::Api;
 
-/// What a path names, as texts; and 404 as a problem document for a path that is no text, which names nobody.
+/// The parameters of a path. A path that is not valid text is answered with 404 as a problem document.
 pub(super) struct Names<T>(pub(super) T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for Names<T> {
@@ -27,33 +27,33 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for Names<T> {
     }
 }
 
-/// Whom a path names.
+/// The holder that a path names.
 pub(super) fn person(api: &Api, subject: &str) -> Result<Person, ApiError> {
     let subject = subject
         .parse()
         .map_err(|error: weir_policy::subject::SubjectError| {
-            ApiError::NotFound(format!("Nobody is called that: {error}."))
+            ApiError::NotFound(format!("The subject is not valid: {error}."))
         })?;
     Ok(Person::of(api.holders, subject))
 }
 
-/// The body, whatever it says that it is.
+/// The body, whatever its content type.
 pub(super) fn body<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, ApiError> {
     let body = body.map_err(|_| ApiError::TooLarge)?;
     serde_json::from_slice(&body)
-        .map_err(|error| ApiError::Unprocessable(format!("The body is not what is wanted: {error}.")))
+        .map_err(|error| ApiError::Unprocessable(format!("The body is not valid: {error}.")))
 }
 
-/// What tells a request from its repetition. Who books amounts has to send one.
+/// The key by which a repeated request is recognised. Required when amounts are booked.
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<&str, ApiError> {
     headers::idempotency_key(headers).ok().flatten().ok_or_else(|| {
         ApiError::Unprocessable(format!(
-            "Send one Idempotency-Key of 1 to {MAX_KEY} printable ASCII characters, so that asking twice books once."
+            "Send one Idempotency-Key of 1 to {MAX_KEY} printable ASCII characters, so that a retry does not book twice."
         ))
     })
 }
 
-/// How many items an answer has, 1 to 1000; 100 unless told otherwise.
+/// The maximum number of items, 1 to 1000. Default: 100.
 pub(super) fn limit(wanted: Option<i64>) -> Option<i64> {
     Some(wanted.unwrap_or(100)).filter(|limit| (1..=1000).contains(limit))
 }

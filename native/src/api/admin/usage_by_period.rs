@@ -1,4 +1,4 @@
-//! What a holder has used, by period.
+//! A holder's usage, by period.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use utoipa::{IntoParams, ToSchema};
 use weir_ledger::control::{self, PeriodUsage};
 use weir_policy::span::Span;
 
-use super::super::answers::{LacksScope, NeverSeen, NoKey, OutOfRange, Unavailable};
+use super::super::answers::{LacksScope, NoKey, OutOfRange, Unavailable, UnknownHolder};
 use super::super::caller::Operator;
 use super::super::problem::ApiError;
 use super::super::state::Api;
 use super::request::{self, Names};
 
-/// Which periods.
+/// The periods to list.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Periods {
@@ -32,24 +32,24 @@ pub(super) struct Periods {
     limit: Option<i64>,
 }
 
-/// What a holder has used.
+/// A holder's usage.
 #[derive(Serialize, ToSchema)]
 pub(super) struct UsageByPeriod {
-    /// The newest first. A period in which nothing was used or reserved is left out.
+    /// The newest first. A period without usage and reservations is left out.
     periods: Vec<PeriodView>,
 }
 
-/// What a holder has used of a meter in a period.
+/// A holder's usage of a meter in a period.
 #[derive(Serialize, ToSchema)]
 pub(super) struct PeriodView {
     meter: String,
     start: Timestamp,
     end: Timestamp,
-    /// What was charged.
+    /// The amount charged.
     used: i64,
-    /// What unfinished jobs hold.
+    /// The amount reserved by unfinished jobs.
     reserved: i64,
-    /// How much of both grants pay for.
+    /// How much of both is paid from grants.
     from_grants: i64,
 }
 
@@ -66,7 +66,7 @@ impl From<PeriodUsage> for PeriodView {
     }
 }
 
-/// Shows what a holder has used, by period and meter.
+/// Shows a holder's usage, by period and meter.
 ///
 /// Billing periods are kept. Shorter windows are kept for some days.
 #[utoipa::path(
@@ -74,8 +74,8 @@ impl From<PeriodUsage> for PeriodView {
     path = "/admin/holders/{subject}/usage",
     operation_id = "listUsageByPeriod",
     tag = "Usage",
-    params(("subject" = String, Path, description = "The text that names the holder in tokens", min_length = 1, max_length = 255), Periods),
-    responses((status = 200, body = UsageByPeriod, description = "The usage"), NoKey, LacksScope, NeverSeen, OutOfRange, Unavailable)
+    params(("subject" = String, Path, description = "The subject in the holder's tokens", min_length = 1, max_length = 255), Periods),
+    responses((status = 200, body = UsageByPeriod, description = "The usage"), NoKey, LacksScope, UnknownHolder, OutOfRange, Unavailable)
 )]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,

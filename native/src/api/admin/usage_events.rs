@@ -1,4 +1,4 @@
-//! Usage for billing.
+//! Usage events for billing.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::super::problem::ApiError;
 use super::super::state::Api;
 use super::request;
 
-/// Which part.
+/// A part of the events.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Page {
@@ -31,11 +31,11 @@ pub(super) struct Page {
     limit: Option<i64>,
 }
 
-/// A part of all usage.
+/// A part of the usage events.
 #[derive(Serialize, ToSchema)]
 pub(super) struct UsageEvents {
     events: Vec<CloudEvent>,
-    /// Where the next part starts, also when there is no event yet.
+    /// The cursor for the next request, even if there is no event yet.
     next: String,
 }
 
@@ -49,7 +49,7 @@ pub struct CloudEvent {
     source: &'static str,
     #[schema(example = "weir.usage")]
     r#type: &'static str,
-    /// The text that names the holder in tokens.
+    /// The subject in the holder's tokens.
     subject: String,
     time: Timestamp,
     #[schema(example = "application/json")]
@@ -57,21 +57,21 @@ pub struct CloudEvent {
     data: UsageData,
 }
 
-/// What was used.
+/// The usage that an event reports.
 #[derive(Serialize, ToSchema)]
 pub(super) struct UsageData {
     meter: String,
-    /// What is negative gives back.
+    /// A negative amount is given back.
     amount: i64,
-    /// How much of that grants paid for, and not the plan.
+    /// How much of it was paid from grants.
     from_grants: i64,
-    /// How much of it was beyond a soft limit when the job was accepted.
+    /// How much of it exceeded a soft limit when the job was accepted.
     overage: i64,
     /// Null for an adjustment.
     job_id: Option<i64>,
-    /// The start of the billing period that it counts in.
+    /// The start of the billing period in which it counts.
     period_start: Timestamp,
-    /// Why, of an adjustment.
+    /// The reason of an adjustment.
     reason: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Webhooks: who is sent what.
+//! Webhooks and their deliveries.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use utoipa::openapi::schema::{Array, ArrayBuilder, ObjectBuilder, Type};
 use uuid::Uuid;
 use weir_ledger::control::{self, Replay, Webhook};
 
-use super::super::answers::{LacksScope, NoKey, NoSuchWebhook, NotWanted, Unavailable, WebhookInTheWay};
+use super::super::answers::{InvalidBody, LacksScope, NoKey, NoSuchWebhook, Unavailable, WebhookConflict};
 use super::super::caller::Operator;
 use super::super::problem::ApiError;
 use super::super::state::Api;
@@ -26,31 +26,31 @@ use crate::webhooks::{self, Revealed};
 #[derive(Serialize, ToSchema)]
 pub(super) struct WebhookView {
     id: Uuid,
-    /// Where to.
+    /// The URL that events are sent to.
     #[schema(example = "https://example.com/weir")]
     url: String,
-    /// What of.
+    /// The types of events that it receives.
     events: Vec<String>,
-    /// The percents of a limit that `quota.threshold` is sent at.
+    /// The percentages of a limit at which `quota.threshold` is sent.
     thresholds: Vec<i16>,
     created_at: Timestamp,
-    /// Until when the secret before the last rotation signs besides.
+    /// Until when deliveries are also signed with the previous secret.
     previous_secret_until: Option<Timestamp>,
-    /// Since when it is sent nothing.
+    /// Since when it receives no events.
     disabled_at: Option<Timestamp>,
-    /// Why.
+    /// Why it is disabled.
     disabled_because: Option<String>,
-    /// Deliveries that wait, most of them for their next attempt. At most 100 000 are counted. Not in the answer to a rotation.
+    /// Waiting deliveries, including retries. At most 100 000 are counted. Not in the answer to a rotation.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, nullable = false)]
     waiting: Option<i64>,
-    /// Deliveries that were given up in the last days. At most 100 000 are counted. Not in the answer to a rotation.
+    /// Abandoned deliveries of the last days. At most 100 000 are counted. Not in the answer to a rotation.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, nullable = false)]
     failed: Option<i64>,
-    /// Why a late attempt failed of those that wait or were given up.
+    /// The error of a recent failed attempt, among waiting and abandoned deliveries.
     last_error: Option<String>,
-    /// What deliveries are signed by; only in the answer to whom made it.
+    /// The secret that signs deliveries. Only in the answer that creates or rotates it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, nullable = false)]
     secret: Option<String>,
@@ -91,7 +91,7 @@ pub(super) struct WebhookList {
     webhooks: Vec<WebhookView>,
 }
 
-/// A webhook that somebody wants.
+/// The webhook to create.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WantedWebhook {
@@ -119,33 +119,33 @@ fn wanted_events() -> Array {
         .build()
 }
 
-/// Which deliveries shall be made again; one of both.
+/// The deliveries to repeat. Exactly one of the two is required.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WantedReplay {
-    /// The id of an event, also of one that was delivered.
+    /// The id of an event, even if it was delivered.
     event: Option<String>,
-    /// All that were sent since then and not delivered.
+    /// All events since then that were not delivered.
     undelivered_since: Option<Timestamp>,
 }
 
-/// Deliveries that will be made again.
+/// The deliveries that will be repeated.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Replayed {
-    /// How many.
+    /// Their number.
     replayed: u64,
 }
 
-/// An event that was made up.
+/// A test event.
 #[derive(Serialize, ToSchema)]
 pub(super) struct TestEvent {
-    /// Its id, which the delivery has as `webhook-id`.
+    /// Its id, which is also the delivery's `webhook-id`.
     event: String,
     /// The job that delivers it.
     job_id: i64,
 }
 
-/// The webhook that a path names.
+/// The webhook in a path.
 pub(super) type Named = Result<Path<Uuid>, PathRejection>;
 
 fn named(path: Named) -> Result<Uuid, ApiError> {
@@ -188,7 +188,7 @@ pub(super) async fn list(
     request_body = WantedWebhook,
     responses(
         (status = 201, body = WebhookView, description = "The webhook"),
-        NoKey, LacksScope, WebhookInTheWay, NotWanted, Unavailable,
+        NoKey, LacksScope, WebhookConflict, InvalidBody, Unavailable,
     )
 )]
 pub(super) async fn add(
@@ -298,7 +298,7 @@ pub(super) async fn enable(
     operation_id = "testWebhook",
     tag = "Webhooks",
     params(("id" = Uuid, Path, description = "The webhook's id")),
-    responses((status = 202, body = TestEvent, description = "The event is queued"), NoKey, LacksScope, NoSuchWebhook, WebhookInTheWay, Unavailable)
+    responses((status = 202, body = TestEvent, description = "The event is queued"), NoKey, LacksScope, NoSuchWebhook, WebhookConflict, Unavailable)
 )]
 pub(super) async fn test(
     State(api): State<Arc<Api>>,
@@ -331,7 +331,7 @@ pub(super) async fn test(
     request_body = WantedReplay,
     responses(
         (status = 200, body = Replayed, description = "The deliveries are queued"),
-        NoKey, LacksScope, NoSuchWebhook, WebhookInTheWay, NotWanted, Unavailable,
+        NoKey, LacksScope, NoSuchWebhook, WebhookConflict, InvalidBody, Unavailable,
     )
 )]
 pub(super) async fn replay(
@@ -347,7 +347,7 @@ pub(super) async fn replay(
         (None, Some(since)) => Replay::UndeliveredSince(since),
         _ => {
             return Err(ApiError::Unprocessable(
-                "Say event or undelivered_since, one of both.".to_owned(),
+                "Send either event or undelivered_since.".to_owned(),
             ));
         }
     };

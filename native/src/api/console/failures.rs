@@ -1,4 +1,4 @@
-//! What fails, and why.
+//! The most frequent errors of jobs.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::super::state::Api;
 use super::page::{self, ConsoleError};
 use crate::status::number;
 
-/// How many jobs are looked at, the last to fail first.
+/// How many jobs are read, the most recent failures first.
 const JOBS: i64 = 10_000;
 
 /// How many reasons are shown.
@@ -39,8 +39,8 @@ pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Html<String>, Co
     let body = html! {
         p.soft {
             "Jobs that failed for good within the last day, by service and the first line of their last error. "
-            "Looks at the last " (JOBS) " of them at most, and shows the " (REASONS) " most frequent reasons."
-            @if seen == JOBS { " " strong { "There are more: the counts are of the last " (JOBS) "." } }
+            "Only the last " (JOBS) " are read, and the " (REASONS) " most frequent reasons are shown."
+            @if seen == JOBS { " " strong { "There are more. The counts cover the last " (JOBS) "." } }
         }
         @if reasons.is_empty() { p { "Nothing has failed." } }
         @else { (page::table(&format!("{} failed", number(seen)), &columns, &cells)) }

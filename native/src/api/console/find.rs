@@ -1,4 +1,4 @@
-//! From an id that somebody sends to the page of what it names.
+//! Finds the page for an id: of a request, a job or a holder.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use weir_ledger::holder::Holders;
 use weir_ledger::read::{console, holders, jobs};
 use weir_policy::subject::{self, Subject};
 
-/// The longest text that is looked for.
+/// The longest search text.
 const MAX_INPUT: usize = subject::MAX_BYTES;
 
-/// How many jobs of one request are shown. A request submits one; the same request id may come again.
+/// How many jobs of one request are shown. A request submits one job, but its id may be sent again.
 const MAX_FOUND: i64 = 20;
 
 #[derive(Deserialize)]
@@ -28,7 +28,7 @@ pub(super) struct Wanted {
     q: String,
 }
 
-/// What an id names.
+/// The thing that an id names.
 enum Found {
     Jobs(Vec<i64>),
     Holder(Uuid),
@@ -46,7 +46,7 @@ pub(super) async fn show(
             page::beginning(text, MAX_INPUT)
         ))
     };
-    // PostgreSQL has no text with a zero character.
+    // PostgreSQL does not allow a zero character in text.
     if text.is_empty() || text.len() > MAX_INPUT || text.contains('\0') {
         return Err(nothing());
     }
@@ -73,10 +73,10 @@ pub(super) async fn show(
     }
 }
 
-/// A job by its number, or a holder by its UUID or a user's subject.
+/// A job by its number, or a holder by its UUID or subject.
 async fn by_own_id(client: &Client, holders: Holders, text: &str) -> Result<Option<Found>, DatabaseError> {
     if let Ok(id) = text.parse::<i64>() {
-        // A subject may be a number, too.
+        // A subject may also be a number.
         if jobs::exists(client, id).await? {
             return Ok(Some(Found::Jobs(vec![id])));
         }

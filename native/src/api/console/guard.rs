@@ -1,8 +1,10 @@
-//! Who may look at the console: somebody on this machine, and no website that such a person has open.
+//! Restricts the console to clients on this machine, and keeps out websites that such a client has open.
 //!
-//! The console has no password. What stands in its place: the connection comes from this machine, no proxy says that it
-//! hands on somebody else's request, the name in the address bar is this machine's (a name that an attacker points here
-//! is not), and what changes something comes from the console's own pages.
+//! The console has no password. A request must meet these conditions instead:
+//! - The connection comes from this machine.
+//! - No header shows that a proxy forwards the request of another client.
+//! - The host name is this machine's, so that an attacker's name that resolves to this machine does not work.
+//! - A change comes from one of the console's own pages.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,8 +17,8 @@ use axum::response::{IntoResponse, Response};
 use super::super::problem::ApiError;
 use super::page::ConsoleError;
 
-/// What proxies add. A proxy on this machine would make the whole network local.
-const OF_PROXIES: [&str; 6] = [
+/// Headers that proxies add. With a proxy on this machine, the whole network would look local.
+const PROXY_HEADERS: [&str; 6] = [
     "forwarded",
     "via",
     "x-forwarded-for",
@@ -25,8 +27,8 @@ const OF_PROXIES: [&str; 6] = [
     "cf-connecting-ip",
 ];
 
-/// Lets requests from this machine pass. For others there is no such route; which of the conditions is not met is not
-/// for them to know.
+/// Lets requests from this machine pass. For other requests, the route does not exist. The answer does not show which
+/// condition was not met.
 pub(super) async fn guard(request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     if !peer.is_some_and(|ConnectInfo(peer)| is_local(peer.ip())) || !is_direct(request.headers()) {
@@ -47,10 +49,10 @@ fn is_local(address: IpAddr) -> bool {
 }
 
 fn is_direct(headers: &HeaderMap) -> bool {
-    !OF_PROXIES.iter().any(|name| headers.contains_key(*name))
+    !PROXY_HEADERS.iter().any(|name| headers.contains_key(*name))
 }
 
-/// The only `Host` of a request.
+/// The `Host` of a request, if there is exactly one.
 fn host(headers: &HeaderMap) -> Option<Authority> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let host = hosts.next()?.to_str().ok()?;
@@ -66,8 +68,8 @@ fn names_this_machine(host: &Authority) -> bool {
     name.eq_ignore_ascii_case("localhost") || literal.parse().is_ok_and(is_local)
 }
 
-/// Whether a browser would send this for a form of the console's. Programs that are no browsers send neither header, and
-/// cannot be tricked by a website.
+/// Whether a browser would send this for one of the console's forms. Other programs send neither header, and a website
+/// cannot misuse them.
 fn is_of_own_page(headers: &HeaderMap, host: &Authority) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return site == "same-origin";

@@ -26,13 +26,13 @@ use crate::status::{duration, number};
 /// How many of its jobs are shown.
 const JOBS: i64 = 50;
 
-/// What the database knows of a holder.
+/// The database's data about a holder.
 struct Seen {
-    /// Its plan and quotas, when it is a user.
+    /// The plan and quotas, if it is a user.
     usage: Option<Usage>,
-    /// The user's subject, unless that is the id.
+    /// The user's subject, unless it is the id.
     subject: Option<String>,
-    /// What it holds and waits for, by meter.
+    /// The slots in use and the parked jobs, by meter.
     slots: Vec<HolderSlots>,
 }
 
@@ -56,7 +56,7 @@ pub(super) async fn show(
     State(api): State<Arc<Api>>,
     id: Result<Path<Uuid>, PathRejection>,
 ) -> Result<Html<String>, ConsoleError> {
-    let missing = || ConsoleError::Missing("There is no such user or holder.".to_owned());
+    let missing = || ConsoleError::Missing("User or holder not found.".to_owned());
     let Ok(Path(id)) = id else {
         return Err(missing());
     };
@@ -78,7 +78,7 @@ pub(super) async fn show(
     let body = html! {
         (plan(usage.as_ref(), subject.as_deref()))
         (shares(usage.as_ref(), &slots, limits))
-        @if jobs.is_empty() { p { "It has no jobs, or River has removed them all: finished ones go after a time." } }
+        @if jobs.is_empty() { p { "No jobs. River deletes finished jobs after a while." } }
         @else { (list(&jobs)) }
     };
     let title = if usage.is_some() {
@@ -103,7 +103,7 @@ fn plan(usage: Option<&Usage>, subject: Option<&str>) -> Markup {
             ),
         ]),
         None => {
-            html! { p.soft { "A client address that submits without signing in. It has slots and no plan." } }
+            html! { p.soft { "An anonymous client address. It has slots but no plan." } }
         }
     }
 }
@@ -128,7 +128,7 @@ fn shares(usage: Option<&Usage>, slots: &[HolderSlots], limits: Option<&SlotLimi
                 td { (number(of_meter.map_or(0, |of| of.running))) }
                 td { (number(of_meter.map_or(0, |of| of.parked))) }
                 @if let Some(quota) = allowed.map(|of| of.quotas.month) {
-                    // Exact, however long: they are what is paid for.
+                    // Exact even if long, because users pay for them.
                     td { (quota.used) }
                     td { (quota.reserved) }
                     td { @if let Some(limit) = quota.limit { (limit) } @else { "unlimited" } }
@@ -154,7 +154,7 @@ fn shares(usage: Option<&Usage>, slots: &[HolderSlots], limits: Option<&SlotLimi
         "reserved",
         "limit",
     ];
-    page::table("Turns and quota", &columns, &rows)
+    page::table("Slots and quota", &columns, &rows)
 }
 
 fn list(jobs: &[Job]) -> Markup {
@@ -178,7 +178,7 @@ fn list(jobs: &[Job]) -> Markup {
             }
         }
     };
-    let caption = format!("Its newest jobs, at most {JOBS}");
+    let caption = format!("Newest jobs, at most {JOBS}");
     let columns = [
         "job",
         "service",

@@ -1,4 +1,4 @@
-//! Who has the most jobs waiting or running.
+//! The holders with the most waiting or running jobs.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const MAX_SHOWN: i64 = 50;
 
 #[derive(Default, Deserialize)]
 pub(super) struct Wanted {
-    /// `running` puts those with the most running jobs first, anything else those with the most waiting ones.
+    /// `running` sorts by running jobs; any other value sorts by waiting jobs.
     by: Option<String>,
 }
 
@@ -64,10 +64,9 @@ pub(super) async fn show(
     ];
     let body = html! {
         p.soft {
-            "Whoever has unfinished jobs, at most " (MAX_SHOWN) ": users, and anonymous client addresses by the id that stands "
-            "for them. " (other) "."
+            "Holders with unfinished jobs, at most " (MAX_SHOWN) ": users, and anonymous client addresses by their id. " (other) "."
         }
-        @if busiest.is_empty() { p { "Nobody has an unfinished job." } } @else { (page::table(caption, &columns, &cells)) }
+        @if busiest.is_empty() { p { "No unfinished jobs." } } @else { (page::table(caption, &columns, &cells)) }
     };
     Ok(page::page("Holders", None, &body))
 }

@@ -1,4 +1,4 @@
-//! One job as an operator needs it, and its cancellation.
+//! The details of a job for an operator, and its cancellation.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use super::page::{self, ConsoleError};
 use weir_ledger::raw_json::RawJson;
 use weir_ledger::read::console::{self, JobDetails};
 
-/// Characters of arguments, metadata and each error.
+/// The maximum number of characters of arguments, metadata and each error.
 const MAX_TEXT: usize = 4000;
 
 fn missing() -> ConsoleError {
-    ConsoleError::Missing("There is no such job. River removes finished ones after a time.".to_owned())
+    ConsoleError::Missing("Job not found. River deletes finished jobs after a while.".to_owned())
 }
 
 pub(super) async fn show(
@@ -84,7 +84,7 @@ fn holder(job: &JobDetails) -> Markup {
             }
             @if job.user_id.is_none() { ", an anonymous address" }
         },
-        None => html! { "nobody: it was not submitted through Weir" },
+        None => html! { "none: it was not submitted through Weir" },
     }
 }
 

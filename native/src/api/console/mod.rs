@@ -1,4 +1,4 @@
-//! `/console`: what an operator looks at and does, as pages of this machine alone.
+//! `/console`: pages for operators, on this machine only.
 
 mod failures;
 mod find;
@@ -45,7 +45,7 @@ async fn style() -> Response {
 }
 
 async fn nothing() -> page::ConsoleError {
-    page::ConsoleError::Missing("There is no such page.".to_owned())
+    page::ConsoleError::Missing("Page not found.".to_owned())
 }
 
 async fn with_headers(request: Request, next: Next) -> Response {

@@ -1,4 +1,4 @@
-//! The overview: what waits, what runs, and what holds each lane back.
+//! The overview: waiting and running jobs, and what holds each lane back.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use super::super::state::Api;
 use super::page::{self, ConsoleError};
 use crate::status::{self, HeldBack, LaneState, Overview, duration, number, per_second};
 
-/// Seconds between two looks.
+/// The refresh interval in seconds.
 const REFRESH: u32 = 5;
 
 #[derive(Default, Deserialize)]
 pub(super) struct Wanted {
-    /// `off` keeps the page as it is.
+    /// `off` stops the automatic refresh.
     refresh: Option<String>,
 }
 
@@ -36,9 +36,9 @@ pub(super) async fn show(
         p.soft {
             "As of " (page::time(status.at)) ". "
             @if refreshes {
-                "Looks again every " (REFRESH) " s; " a href="/console?refresh=off" { "stop that" } "."
+                "Refreshes every " (REFRESH) " s; " a href="/console?refresh=off" { "stop" } "."
             } @else {
-                a href="/console" { "Look again every " (REFRESH) " s" } "."
+                a href="/console" { "Refresh every " (REFRESH) " s" } "."
             }
         }
         (whole(&status, api.settings.leads_river))
@@ -48,7 +48,7 @@ pub(super) async fn show(
 }
 
 fn nobody() -> Markup {
-    html! { strong { "nobody" } "; start " code { "weir schedule" } }
+    html! { strong { "none" } "; start " code { "weir schedule" } }
 }
 
 fn whole(status: &Overview, leads_river: bool) -> Markup {
@@ -59,7 +59,7 @@ fn whole(status: &Overview, leads_river: bool) -> Markup {
         },
         None if leads_river => nobody(),
         None => html! {
-            strong { "nobody" } "; start a River client that may lead, or set " code { "RIVER_LEADER=true" } " for "
+            strong { "none" } "; start a River client that may lead, or set " code { "RIVER_LEADER=true" } " for "
             code { "weir schedule" }
         },
     };
@@ -68,7 +68,7 @@ fn whole(status: &Overview, leads_river: bool) -> Markup {
         None => nobody(),
     };
     let waiting = match status.lanes.parked {
-        0 => "nobody waits for a slot".to_owned(),
+        0 => "no job waits for a slot".to_owned(),
         parked => format!(
             "{} wait for a slot, the oldest for {}",
             number(parked),
@@ -115,7 +115,7 @@ fn service(status: &Overview, name: &str) -> Markup {
             @let why = why(lane);
             tr {
                 th scope="row" { (lane.as_str()) }
-                // Next to the name, where it is seen on a phone, too.
+                // Next to the name, so that it is visible on a phone.
                 @match why {
                     Some(why) if needs_somebody(*why) => td.held { (why.as_words()) },
                     Some(why) => td.why { (why.as_words()) },
@@ -151,12 +151,12 @@ fn service(status: &Overview, name: &str) -> Markup {
     page::table(&caption, &columns, &rows)
 }
 
-/// Whether a lane has no jobs, and needs no one.
+/// Whether a lane has no jobs and needs no action.
 fn is_idle(lane: &LaneState, why: Option<HeldBack>) -> bool {
     lane.queued == 0 && lane.busy() == 0 && lane.outstanding == 0 && !why.is_some_and(needs_somebody)
 }
 
-/// Whether a lane stands still until an operator acts.
+/// Whether a lane stays blocked until an operator acts.
 fn needs_somebody(why: HeldBack) -> bool {
     matches!(why, HeldBack::Paused | HeldBack::NoWorkers)
 }

@@ -1,4 +1,4 @@
-//! What all pages of the console have: head, navigation, headers, and the pages of what goes wrong.
+//! The parts that all pages of the console share: head, navigation, headers and error pages.
 
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
@@ -11,17 +11,17 @@ use super::super::problem::ApiError;
 
 pub(super) const STYLE: &str = include_str!("style.css");
 
-/// Weir's mark. As an element of the page, because the policy allows no images.
+/// Weir's logo. It is inline because the policy allows no images.
 const MARK: &str = r##"<svg viewBox="0 0 40 40" width="24" height="24" aria-hidden="true"><rect width="40" height="40" rx="9" fill="#0b6e99"/><path d="M6 14c4-4 7-4 10 0s6 4 9 0 6-4 9 0" fill="none" stroke="#fff" stroke-width="3" stroke-linecap="round"/><path d="M8 23h24" stroke="#bfe6f5" stroke-width="4" stroke-linecap="round"/><path d="M12 27v6M20 27v6M28 27v6" stroke="#fff" stroke-width="3" stroke-linecap="round"/></svg>"##;
 
-/// The pages that the navigation leads to.
+/// The pages in the navigation.
 const PAGES: [(&str, &str); 3] = [
     ("/console", "Overview"),
     ("/console/holders", "Holders"),
     ("/console/failures", "Failures"),
 ];
 
-/// Nothing is loaded but the stylesheet, nothing runs, nobody frames it, and no cache keeps what it shows.
+/// The page loads only its stylesheet, runs no script, cannot be framed and is not cached.
 pub(super) const HEADERS: [(HeaderName, &str); 6] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -30,7 +30,7 @@ pub(super) const HEADERS: [(HeaderName, &str); 6] = [
     (header::CACHE_CONTROL, "no-store"),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::X_FRAME_OPTIONS, "DENY"),
-    // Forms keep their `Origin`, and ids stay here.
+    // Forms keep their `Origin`, and other sites get no ids.
     (header::REFERRER_POLICY, "same-origin"),
     (
         HeaderName::from_static("cross-origin-resource-policy"),
@@ -38,7 +38,7 @@ pub(super) const HEADERS: [(HeaderName, &str); 6] = [
     ),
 ];
 
-/// Whether and how often a page loads itself again, in seconds.
+/// The refresh interval in seconds, if the page refreshes itself.
 pub(super) type Refresh = Option<u32>;
 
 /// A whole page.
@@ -79,7 +79,7 @@ pub(super) fn page(title: &str, refresh: Refresh, body: &Markup) -> Html<String>
     Html(markup.into_string())
 }
 
-/// A table that scrolls by itself where it is wider than the screen.
+/// A table that scrolls if it is wider than the screen.
 pub(super) fn table(caption: &str, columns: &[&str], rows: &Markup) -> Markup {
     html! {
         div.wide role="region" aria-label=(caption) tabindex="0" {
@@ -105,7 +105,7 @@ pub(super) fn job_link(id: i64) -> Markup {
     html! { a href={ "/console/jobs/" (id) } { (id) } }
 }
 
-/// What has become of a job, in words.
+/// The state of a job, in words.
 pub(super) fn state(status: Status, waiting_for: Option<WaitingFor>) -> &'static str {
     match (status, waiting_for) {
         (Status::Queued, Some(WaitingFor::Slot)) => "waits for a slot",
@@ -136,14 +136,14 @@ pub(super) fn beginning(text: &str, characters: usize) -> String {
     }
 }
 
-/// Why there is no page.
+/// Why a page cannot be shown.
 #[derive(Debug)]
 pub(super) enum ConsoleError {
-    /// There is nothing of that name.
+    /// The page or thing does not exist.
     Missing(String),
-    /// Another website asks for a change.
+    /// Another website sent the change.
     Foreign,
-    /// The database cannot be used.
+    /// The database is not available.
     Unavailable(DatabaseError),
     /// Something else went wrong.
     Broken(String),
@@ -173,7 +173,7 @@ impl From<tokio_postgres::Error> for ConsoleError {
 impl From<ApiError> for ConsoleError {
     fn from(error: ApiError) -> Self {
         match error {
-            ApiError::NoJob => Self::Missing("There is no such job.".to_owned()),
+            ApiError::NoJob => Self::Missing("Job not found.".to_owned()),
             ApiError::Database(error) => error.into(),
             other => Self::Broken(other.to_string()),
         }
@@ -187,7 +187,7 @@ impl IntoResponse for ConsoleError {
             Self::Foreign => (
                 StatusCode::FORBIDDEN,
                 "Refused",
-                "Another website sent this. Open the console itself, and try again there.".to_owned(),
+                "This request came from another website. Open the console and try again there.".to_owned(),
             ),
             Self::Unavailable(error) => (
                 StatusCode::SERVICE_UNAVAILABLE,

@@ -57,7 +57,7 @@ fn arguments(args: &Map<String, Value>) -> Result<Arguments, String> {
         ));
     }
     if arguments.files.iter().any(|file| file.path.is_empty()) {
-        return Err("every file needs a \"path\", since its ending tells the language".to_owned());
+        return Err("every file needs a \"path\", because its extension selects the language".to_owned());
     }
     if arguments.files.iter().any(|file| file.path.len() > MAX_PATH) {
         return Err(format!("a \"path\" may have at most {MAX_PATH} bytes"));
