@@ -14,9 +14,9 @@ const keepStates = `
   globalThis.states = {};
   new MutationObserver(() => {
     for (const row of document.querySelectorAll("#jobs tr")) {
-      const said = (states[row.cells[0].textContent] ??= []);
+      const shown = (states[row.cells[0].textContent] ??= []);
       const now = row.cells[2].firstChild.textContent;
-      if (said.at(-1) !== now) said.push(now);
+      if (shown.at(-1) !== now) shown.push(now);
     }
   }).observe(document.getElementById("jobs"), { childList: true, subtree: true });
 `;
@@ -25,7 +25,7 @@ describe("the page for a signed-in user", () => {
   it("shows the quota, runs an analysis and shows its specification", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress(), width: 1200, height: 1000 });
     await page.goto(stack.edge.url);
-    await page.getByLabel("Or take a sample").selectOption("Python");
+    await page.getByLabel("Or use a sample").selectOption("Python");
     await page.getByRole("tab", { name: "Your jobs" }).click();
     await page.getByRole("button", { name: "Free", exact: true }).click();
     await page.getByText("Plan: Free").waitFor();
@@ -67,9 +67,9 @@ describe("the page for a signed-in user", () => {
     await specification.getByRole("button", { name: /^Show/ }).click();
     const items = page.getByRole("dialog").getByRole("listitem");
     await items.first().waitFor();
-    const said = await items.allTextContents();
+    const shown = await items.allTextContents();
     assert.deepEqual(
-      said.map((text) => text.toLowerCase().replace(/\. \(line \d+\)$/, "")),
+      shown.map((text) => text.toLowerCase().replace(/\. \(line \d+\)$/, "")),
       names,
     );
     assert.equal(await page.locator("#output-body").locator("a, img, b, ol, li :is(h1, h2, h3)").count(), 0);
@@ -149,18 +149,18 @@ describe("the page for a signed-in user", () => {
     await page.locator("#jobs tr").filter({ hasText: "done" }).nth(49).waitFor();
     const states = (await page.evaluate("states")) as Record<string, string[]>;
     assert.equal(Object.keys(states).length, 50);
-    const seenRunning = Object.values(states).filter((said) => said.at(-2) === "running").length;
+    const seenRunning = Object.values(states).filter((shown) => shown.at(-2) === "running").length;
     // A late page shows the current state only and skips earlier ones.
     assert.ok(seenRunning >= 5, `${seenRunning} were seen running`);
-    for (const [job, said] of Object.entries(states)) {
-      assert.equal(said.at(-1), "done", `${job}: ${said.join(", ")}`);
-      const before = said.slice(0, said.at(-2) === "running" ? -2 : -1);
+    for (const [job, shown] of Object.entries(states)) {
+      assert.equal(shown.at(-1), "done", `${job}: ${shown.join(", ")}`);
+      const before = shown.slice(0, shown.at(-2) === "running" ? -2 : -1);
       assert.ok(
         before.every((words) => words.startsWith("waiting for")),
-        `${job}: ${said.join(", ")}`,
+        `${job}: ${shown.join(", ")}`,
       );
     }
-    const parked = Object.values(states).filter((said) => said[0] === "waiting for a slot");
+    const parked = Object.values(states).filter((shown) => shown[0] === "waiting for a slot");
     // The number of waiting jobs depends on how fast the machine submits. How many of them the page shows depends on
     // its delay: of a few, perhaps none.
     const told = (await Promise.all(answers)).filter((answer) => answer.job?.waiting_for === "slot").length;
@@ -186,7 +186,7 @@ describe("the page for a signed-in user", () => {
     assert.equal(await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"), 0);
   });
 
-  it("works in a browser whose user lets no page remember anything", async (t) => {
+  it("works when the browser blocks storage", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress() });
     await page.addInitScript(() => {
       const denied = (): never => {
@@ -201,12 +201,12 @@ describe("the page for a signed-in user", () => {
     assert.deepEqual(complaints, []);
   });
 
-  it("says when the server does not answer, and recovers", async (t) => {
+  it("reports an unresponsive server, and recovers", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     await page.goto(stack.edge.url);
     await page.getByText(/^live,/).waitFor();
     await page.context().setOffline(true);
-    await page.getByLabel("Or take a sample").selectOption("Go");
+    await page.getByLabel("Or use a sample").selectOption("Go");
     await page.getByRole("button", { name: "Analyse" }).click();
     await page.getByRole("alert").getByText("The server cannot be reached").waitFor();
     await page.context().setOffline(false);

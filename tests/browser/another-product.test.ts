@@ -9,8 +9,8 @@ import { openPage, picture } from "./browser.ts";
 
 const stack = await startStack({ after }, { env: { WEIR_CONFIG: join(root, "examples", "images", "weir.toml") } });
 
-describe("a product with meters, plans and services of its own", () => {
-  it("is served, worked, charged and shown, though nothing knows its names", async (t) => {
+describe("a product with custom meters, plans and services", () => {
+  it("submits, runs, charges and shows jobs without code for their names", async (t) => {
     const id = randomUUID();
     const token = await stack.weir("token", "--tier", "hobby", "--user", id);
     assert.equal(token.code, 0, token.stderr);

@@ -47,7 +47,7 @@ describe("the page", () => {
     });
   }
 
-  it("is under 60 KiB compressed, with everything that it may load", async (t) => {
+  it("is under 60 KiB compressed, including everything it loads", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     const folder = join(root, "dist");
     const sizes = readdirSync(folder).map((name) => [name, gzipSync(readFileSync(join(folder, name))).length] as const);
@@ -81,7 +81,7 @@ describe("the page", () => {
     await page.waitForFunction("performance.getEntriesByName('first-contentful-paint').length");
   });
 
-  it("never says that more workers are busy than there are", async (t) => {
+  it("never shows more busy workers than exist", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     const lane = { oldest_wait_ms: 0, paused: false, queued: 0, running: 0, workers: 0 };
     const service = (running: number, workers: number) => ({
@@ -104,7 +104,7 @@ describe("the page", () => {
     );
   });
 
-  it("has the same texts in its HTML as in its script", async (t) => {
+  it("has the same texts in its HTML and its script", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     await page.route("**/api/**", () => {});
     await page.goto(stack.edge.url);
@@ -122,7 +122,7 @@ describe("the page", () => {
     ["light", "en-GB"],
     ["dark", "ko-KR"],
   ] as const) {
-    it(`has nothing that axe finds, in any part (${colorScheme}, ${locale})`, async (t) => {
+    it(`has no axe violations in any part (${colorScheme}, ${locale})`, async (t) => {
       const { page } = await openPage(t, { address: someAddress(), colorScheme, locale, width: 400 });
       await page.goto(`${stack.edge.url}/#account`);
       await page.getByRole("button", { name: "Pro Plus" }).click();
@@ -200,7 +200,7 @@ describe("the page", () => {
     const { page } = await openPage(t, { address: someAddress() });
     await page.goto(stack.edge.url);
     await page.getByText(/^live,/).waitFor();
-    await page.getByLabel("Or take a sample").selectOption("Go");
+    await page.getByLabel("Or use a sample").selectOption("Go");
     const frozen = stack.origin.process.current.pid;
     const thaw = freeze(frozen ?? 0);
     try {
@@ -224,7 +224,7 @@ describe("the page", () => {
     await page.locator("#stale").waitFor({ state: "hidden" });
   });
 
-  it("says that the origin is away, without shifting, and recovers", async (t) => {
+  it("reports an unreachable origin without layout shifts, and recovers", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     await page.goto(stack.edge.url);
     const notice = page.getByText("No data from the server since");

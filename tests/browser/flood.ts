@@ -26,14 +26,14 @@ export async function joins(sql: postgres.Sql, doing: () => Promise<void>): Prom
 
 /** Meanwhile no worker starts a job of a flood, however slow the browser is on a busy machine. */
 export async function whilePaused(sql: postgres.Sql, doing: () => Promise<void>): Promise<void> {
-  const said = (action: "pause" | "resume"): string => JSON.stringify({ action, queue: "*" });
+  const message = (action: "pause" | "resume"): string => JSON.stringify({ action, queue: "*" });
   await sql`UPDATE river_queue SET paused_at = now() WHERE starts_with(name, 'demo_')`;
-  await sql`SELECT pg_notify(river_channel('river_control'), ${said("pause")})`;
+  await sql`SELECT pg_notify(river_channel('river_control'), ${message("pause")})`;
   try {
     await doing();
   } finally {
     await sql`UPDATE river_queue SET paused_at = NULL WHERE starts_with(name, 'demo_')`;
-    await sql`SELECT pg_notify(river_channel('river_control'), ${said("resume")})`;
+    await sql`SELECT pg_notify(river_channel('river_control'), ${message("resume")})`;
   }
 }
 

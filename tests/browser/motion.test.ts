@@ -57,22 +57,22 @@ describe("the motion of the picture", () => {
    */
   const spots = (page: Page): Promise<number> => page.evaluate("drawn.size");
 
-  it("moves smoothly, and draws all of a flood in a small part of a frame", async (t) => {
+  it("moves smoothly, and draws a flood in a small part of a frame", async (t) => {
     const page = await flooded(t, true);
     const places = await spots(page);
     assert.ok(places > 2000, `${places}`);
     const { draws, gaps } = await page.evaluate<{ draws: number[]; gaps: number[] }>("frames");
-    const said = (numbers: number[]): string =>
+    const shown = (numbers: number[]): string =>
       [0.5, 0.95, 0.99].map((part) => `${quantile(numbers, part).toFixed(1)} ms`).join(", ");
     t.diagnostic(
-      `${draws.length} frames; p50, p95, p99: drawn in ${said(draws)}; one after the other in ${said(gaps)}`,
+      `${draws.length} frames; p50, p95, p99: drawn in ${shown(draws)}; one after the other in ${shown(gaps)}`,
     );
     assert.ok(draws.length > 100, `${draws.length} frames`);
     // A sixtieth of a second must suffice for twice as many dots and for the browser's other work.
-    assert.ok(quantile(draws, 0.5) < 1000 / 60 / 4, said(draws));
+    assert.ok(quantile(draws, 0.5) < 1000 / 60 / 4, shown(draws));
   });
 
-  it("draws nothing while nothing happens", async (t) => {
+  it("draws nothing while idle", async (t) => {
     const { page } = await openPage(t, { address: someAddress(), moves: true });
     await page.addInitScript(watchFrames);
     await page.goto(stack.edge.url);

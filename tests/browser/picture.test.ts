@@ -61,7 +61,7 @@ const sentence = new RegExp(
 );
 
 describe("the picture", () => {
-  it("says about the newcomer what it shows, and what is in the database", async (t) => {
+  it("describes the newcomer as the picture and the database do", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress() });
     await page.addInitScript(watchShifts);
     await page.addInitScript(watchLetters);
@@ -131,7 +131,7 @@ describe("the picture", () => {
     assert.deepEqual(complaints, []);
   });
 
-  it("is operated by the keyboard, which stays where it is", async (t) => {
+  it("can be used with the keyboard, which keeps its focus", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     await page.goto(stack.edge.url);
     await page.getByText("live,").waitFor();

@@ -18,7 +18,7 @@ const stack = await startStack({ after }, { env: { WEIR_CONFIG: analysisBy("prog
 after(() => rmSync(signal, { force: true }));
 
 describe("the progress of a job", () => {
-  it("is a bar with a name and words, while the job runs", async (t) => {
+  it("is a labelled bar while the job runs", async (t) => {
     assert.equal(existsSync(signal), false);
     const { page, complaints } = await openPage(t, { address: someAddress(), width: 1200, height: 1000 });
     await page.goto(stack.edge.url);

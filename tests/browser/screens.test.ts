@@ -80,7 +80,7 @@ async function compare(page: Page, name: string): Promise<void> {
   assert.fail(`${(100 * share).toFixed(1)} % of ${name} differ: compare ${seen} with ${path}`);
 }
 
-describe("the page looks as before", () => {
+describe("the page matches its screenshots", () => {
   for (const [width, height] of [
     [390, 844],
     [1280, 800],

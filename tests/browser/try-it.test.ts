@@ -9,23 +9,23 @@ describe("the page for an anonymous visitor", () => {
   it("analyses a sample and lists the tests found", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress() });
     await page.goto(stack.edge.url);
-    await page.getByLabel("Or take a sample").selectOption("Go");
+    await page.getByLabel("Or use a sample").selectOption("Go");
     assert.equal(await page.getByLabel("File name").inputValue(), "limiter_test.go");
     await page.getByRole("button", { name: "Analyse" }).click();
     await page.getByText("3 tests found").waitFor();
     for (const name of ["TestAllowsUpToTheLimit", "TestRefusesPastTheLimit", "TestCountsEachKeyByItself"]) {
       assert.ok(await page.getByRole("listitem").filter({ hasText: name }).isVisible(), name);
     }
-    await page.getByText(/^9 of 10 left, all of them again in \d+ s$/).waitFor();
+    await page.getByText(/^9 of 10 left, reset in \d+ s$/).waitFor();
     await picture(page, "try-it");
     assert.deepEqual(complaints, [], "no error on the console, no violation of the content policy");
   });
 
-  it("says that the limit is reached and counts down to the next try", async (t) => {
+  it("reports a reached limit and counts down to the next try", async (t) => {
     const address = someAddress();
     const { page } = await openPage(t, { address, width: 360, height: 740, colorScheme: "dark" });
     await page.goto(stack.edge.url);
-    await page.getByLabel("Or take a sample").selectOption("Rust");
+    await page.getByLabel("Or use a sample").selectOption("Rust");
     const send = stack.edge.from(address);
     for (let n = 0; n < 10; n++) {
       const body = JSON.stringify({ files: [{ path: "a_test.go", content: "package a" }] });
@@ -48,7 +48,7 @@ describe("the page for an anonymous visitor", () => {
     await picture(page, "rate-limit-small-dark");
   });
 
-  it("sees what would be refused, and spends no request on it", async (t) => {
+  it("detects invalid files without sending a request", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     await page.goto(stack.edge.url);
     const submitted: string[] = [];
@@ -60,7 +60,7 @@ describe("the page for an anonymous visitor", () => {
       page.locator("#picker").setInputFiles({ name, mimeType: "application/octet-stream", buffer: bytes });
 
     await choose("large_test.go", Buffer.alloc(300 * 1024, "a"));
-    await alert.getByText("That is too much at once").waitFor();
+    await alert.getByText("The submission is too large").waitFor();
     await alert.getByText("at most 256 KiB; this one has 300.").waitFor();
     await choose("logo_test.go", Buffer.from([0x89, 0x50, 0x4e, 0x47]));
     await alert.getByText("logo_test.go is not text").waitFor();
@@ -76,7 +76,7 @@ describe("the page for an anonymous visitor", () => {
     await alert.waitFor({ state: "hidden" });
     await page.getByLabel("언어").selectOption("en");
     await page.getByRole("button", { name: "Analyse" }).click();
-    await page.getByText("no tests found. The languages understood are Rust, Go, Python").waitFor();
+    await page.getByText("no tests found. Supported languages: Rust, Go, Python").waitFor();
     assert.equal(submitted.length, 1);
   });
 });
