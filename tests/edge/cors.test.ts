@@ -71,7 +71,7 @@ test("a response to a request without Origin has no CORS fields but varies", asy
   assert.equal(answer.headers.get("vary"), "Origin", "a cache must not answer a page with it");
 });
 
-test("answers that the edge makes itself have an id and can be read by pages", async () => {
+test("responses of the edge itself have an id and are readable by pages", async () => {
   const headers = { origin: "https://app.example" };
   const drilled = await startEdge(
     { after },

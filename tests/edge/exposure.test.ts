@@ -121,7 +121,7 @@ for (const [name, paths] of Object.entries({
   });
 }
 
-test("even in development, no other website reaches development's routes", async () => {
+test("even in development, other websites cannot reach development routes", async () => {
   const ask = (headers: Record<string, string>): Promise<Response> =>
     development.from("203.0.113.4")("/api/dev/token", { method: "POST", body: "{}", headers });
   assert.equal((await ask({})).status, 200, "a script on this machine does");
@@ -177,7 +177,7 @@ test("over TLS, every response prevents a downgrade to plain HTTP", async () => 
   }
 });
 
-test("no deployed environment is public with drills or development's routes", () => {
+test("no deployed environment enables drills or development routes", () => {
   for (const env of ["staging", "production"]) {
     const config = readConfig({ config: join(root, "wrangler.toml"), env });
     assert.equal(config.workers_dev, false, `${env} has no address at workers.dev`);

@@ -206,7 +206,7 @@ test("wasm-bindgen's library and tool match, and names are kept", () => {
   assert.doesNotMatch(readFileSync(join(root, "Cargo.toml"), "utf8"), /^strip\s*=/m);
 });
 
-test("the smoke test accepts a sound edge and finds the faults of another", { timeout: 300_000 }, async () => {
+test("the smoke test accepts a correct edge and detects a faulty one", { timeout: 300_000 }, async () => {
   const smoke = (url: string, ...args: string[]): Promise<{ code: number | null; output: string }> =>
     new Promise((done) => {
       const child = spawn(process.execPath, [join(import.meta.dirname, "smoke.ts"), url, ...args], {

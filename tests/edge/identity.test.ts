@@ -51,7 +51,7 @@ test("the assertion of an anonymous request has its address and no user", async 
   assert.equal(origin.last().claims.token_exp, undefined);
 });
 
-test("bad bearer tokens are refused, and have a count of their own", async () => {
+test("bad bearer tokens are refused, and are counted separately", async () => {
   const strict = await startEdge(
     { after },
     { originUrl: origin.url, secrets: origin.secrets, vars: { ANON_READ_LIMIT: 15 } },
@@ -112,7 +112,7 @@ async function outcome(bearer: string, to = edge): Promise<string> {
 }
 let host = 1;
 
-test("a token that calls itself a refresh token or an ID token is refused", async () => {
+test("refresh tokens and ID tokens are refused", async () => {
   const now = Math.floor(Date.now() / 1000);
   const refused = "401 The token is not an access token.";
   for (const claims of [
@@ -187,7 +187,7 @@ test("a subject is any text, and reaches the origin as it is", async () => {
   assert.equal(origin.last().claims.sub, user, "one spelling of a UUID");
 });
 
-test("HOLDER_CLAIM names on whose account a user acts", async () => {
+test("HOLDER_CLAIM sets the account that a user acts for", async () => {
   const vars = { HOLDER_CLAIM: "o.id" };
   const ofOrganisations = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, vars });
   const as = async (claims: Record<string, unknown>): Promise<number> => {

@@ -311,7 +311,7 @@ test("before the issuer's first answer, its tokens get 503", async () => {
   await until("the requests to be reported", () => origin.reports.some(({ requests }) => requests.unverifiable));
 });
 
-test("what the shared secret verifies does not wait for the issuer", async () => {
+test("tokens of the shared secret do not wait for the issuer", async () => {
   const issuer = await startIssuer();
   issuer.fails = true;
   const status = await startVerifier(issuer);

@@ -100,7 +100,7 @@ for (const framing of ["Content-Length: 1000", "Transfer-Encoding: chunked"]) {
   });
 }
 
-test("a client that goes away while the origin works is not an outage", async () => {
+test("a client that disconnects during a request is not an outage", async () => {
   let asked = 0;
   const origin = await startOrigin({ after }, (request) => {
     asked++;

@@ -77,7 +77,7 @@ test("a denial names the policy and does not ask a user to sign in", async () =>
   assert.equal(denied.headers.get("ratelimit"), `"user";r=0;t=${seconds}`);
 });
 
-test("an organisation's people share its limit", async () => {
+test("the users of an organisation share its limit", async () => {
   const claims = { org_id: randomUUID() };
   const answers = [];
   for (const user of ["ben", "cleo", "dora", "emil"]) answers.push((await send(edge, user, { claims })).status);
@@ -122,7 +122,7 @@ test("exactly as many concurrent submissions as the limit are admitted", async (
   assert.equal(answers.filter((answer) => answer.status === 202).length, 3);
 });
 
-test("without USER_LIMIT no object is asked for a user", async () => {
+test("without USER_LIMIT, no object is called for a user", async () => {
   const unlimited = await start({ USER_WINDOW: "5" });
   assert.deepEqual(await statuses(unlimited, "anne", 20), Array(20).fill(202));
   assert.equal((await send(unlimited, "anne")).headers.get("ratelimit"), quotas[1]?.[1]);

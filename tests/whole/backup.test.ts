@@ -48,7 +48,7 @@ it("every job of a backup taken during work ends and is charged once", async (t)
   const inTheBackup: number[] = [];
   for (let times = 0; times < 3; times++) inTheBackup.push(...(await submitAll()).map(({ job }) => job.id));
 
-  // As PostgreSQL's manual describes a base backup by hand, while jobs are submitted and worked.
+  // Takes a base backup as in PostgreSQL's manual, while jobs are submitted and run.
   await original.sql`SELECT pg_backup_start('test', fast => true)`;
   await Promise.all([run("cp", ["-a", data, copy]), submitAll()]);
   const [stopped] = await original.sql`SELECT labelfile FROM pg_backup_stop()`;

@@ -16,10 +16,10 @@ import { startOrigin, weir } from "../harness/weir.ts";
 import { Caller, statusOnCloudflare } from "./jobs.ts";
 import { goFile } from "./samples.ts";
 
-/** The lifetime of what all tests of this file share. */
+/** The lifetime of the resources that all tests of this file share. */
 const file = { after };
 
-// This file kills its server, so it has one of its own, which keeps every commit.
+// This file kills its server, so it has a separate one, which keeps every commit.
 const options: PostgresOptions = {
   data: join(required("WEIR_TEST_FOLDER"), `postgres-${randomBytes(4).toString("hex")}`),
   port: await freePort(),
@@ -50,7 +50,7 @@ interface Accepted {
   job: number;
 }
 
-/** Submits with an idempotency key until the submission is accepted, as a client that wants its job does. */
+/** Submits with an idempotency key until the submission is accepted, as a persistent client does. */
 async function insist(user: Caller): Promise<{ accepted: Accepted; refusals: number[] }> {
   const key = randomUUID();
   const refusals: number[] = [];
@@ -70,7 +70,7 @@ async function insist(user: Caller): Promise<{ accepted: Accepted; refusals: num
   }
 }
 
-/** Every user submits three jobs while something fails. */
+/** Each user submits three jobs during a failure. */
 async function storm(trouble: () => Promise<void>): Promise<{ accepted: Accepted[]; refusals: number[] }> {
   const submitted = users.flatMap((user) =>
     Array.from({ length: 3 }, async () => {
@@ -82,7 +82,7 @@ async function storm(trouble: () => Promise<void>): Promise<{ accepted: Accepted
   return { accepted: results.map((result) => result.accepted), refusals: results.flatMap((result) => result.refusals) };
 }
 
-/** Asks until it succeeds: an origin that has fenced itself is away while it restarts. */
+/** Retries until it succeeds: an origin that has fenced itself is down while it restarts. */
 async function untilItSucceeds<T>(ask: () => Promise<T>): Promise<T> {
   for (const deadline = Date.now() + 60_000; ; await sleep(300)) {
     try {
@@ -94,7 +94,7 @@ async function untilItSucceeds<T>(ask: () => Promise<T>): Promise<T> {
 }
 
 async function nothingIsLost({ accepted, refusals }: { accepted: Accepted[]; refusals: number[] }): Promise<void> {
-  // The edge answers 502 or 504 while the origin is away, the origin 503 while the database is.
+  // The edge answers 502 or 504 while the origin is down, and the origin 503 while the database is down.
   assert.deepEqual(
     [...new Set(refusals)].filter((status) => ![502, 503, 504].includes(status)),
     [],
@@ -117,7 +117,7 @@ async function nothingIsLost({ accepted, refusals }: { accepted: Accepted[]; ref
   assert.equal(audit.code, 0, audit.stdout + audit.stderr);
 }
 
-/** Submits until the origin answers that the database is away. */
+/** Submits until the origin answers that the database is unavailable. */
 async function untilUnavailable(): Promise<void> {
   const [user] = users;
   for (const deadline = Date.now() + 60_000; ; await sleep(100)) {
@@ -127,8 +127,8 @@ async function untilUnavailable(): Promise<void> {
   }
 }
 
-describe("on a bad day nothing acknowledged is lost and nobody is charged twice", () => {
-  it("when the origin is killed again and again", async () => {
+describe("in an outage, no acknowledged job is lost or charged twice", () => {
+  it("when the origin is killed repeatedly", async () => {
     const result = await storm(async () => {
       for (let times = 0; times < 3; times++) {
         await sleep(500);
@@ -143,7 +143,7 @@ describe("on a bad day nothing acknowledged is lost and nobody is charged twice"
   it("when PostgreSQL is killed and comes back", async () => {
     const result = await storm(async () => {
       await sleep(600);
-      // As when the machine loses power: no shutdown, and recovery at the next start.
+      // Like a power failure: no shutdown, and recovery at the next start.
       process.kill(server.service.pid ?? 0, "SIGKILL");
       await server.service.ended;
       await untilUnavailable();

@@ -28,7 +28,7 @@ const port = await freePort();
 
 let running: Service | undefined;
 
-/** Starts the backend, after the one before. */
+/** Starts the backend after the previous one has stopped. */
 async function startBackend(env: NodeJS.ProcessEnv = {}): Promise<Service> {
   await running?.stop();
   const backend = new Service("backend", process.execPath, [join(root, "examples", "billing", "backend.mjs")], {
@@ -69,7 +69,7 @@ const submit = async (): Promise<void> => {
 };
 
 describe("the example of a backend between Stripe and Weir", () => {
-  it("sets plans by events that come twice, out of order and from strangers", async () => {
+  it("sets plans despite repeated, reordered and forged events", async () => {
     await startBackend();
     const now = Math.floor(Date.now() / 1000);
     const upgraded = { id: "evt_2", created: now, subject, plan: "pro" };
@@ -89,7 +89,7 @@ describe("the example of a backend between Stripe and Weir", () => {
     assert.equal(await tier(), "free");
   });
 
-  it("keeps a paid plan when an unpaid one of the same second follows", async () => {
+  it("keeps a paid plan when an unpaid event of the same second follows", async () => {
     await startBackend();
     const created = Math.floor(Date.now() / 1000) + 400;
     const paid = { id: "evt_8", created, subject, plan: "pro" };
@@ -102,14 +102,14 @@ describe("the example of a backend between Stripe and Weir", () => {
     assert.equal(await tier(), "free");
   });
 
-  it("gives what was bought once, however often Stripe says so", async () => {
+  it("grants a purchase once, even if Stripe repeats the event", async () => {
     const before = (await user.usage()).analysis.remaining ?? 0;
     const bought = { session: "cs_1", subject, meter: "analysis", amount: 100 };
     for (const id of ["evt_6", "evt_7"]) assert.equal(await tell(checkoutEvent("completed", { id, ...bought })), 204);
     assert.equal((await user.usage()).analysis.remaining, before + 100);
   });
 
-  it("gives what was bought by a slow payment once that has come", async () => {
+  it("grants a purchase with a slow payment when it is paid", async () => {
     const before = (await user.usage()).analysis.remaining ?? 0;
     const bought = { session: "cs_2", subject, meter: "analysis", amount: 100 };
     assert.equal(await tell(checkoutEvent("completed", { id: "evt_11", ...bought, payment: "unpaid" })), 204);
@@ -118,7 +118,7 @@ describe("the example of a backend between Stripe and Weir", () => {
     assert.equal((await user.usage()).analysis.remaining, before + 100);
   });
 
-  it("gives what a coupon pays for", async () => {
+  it("grants a purchase that a coupon pays for", async () => {
     const before = (await user.usage()).analysis.remaining ?? 0;
     const given = { session: "cs_3", subject, meter: "analysis", amount: 100, payment: "no_payment_required" };
     assert.equal(await tell(checkoutEvent("completed", { id: "evt_13", ...given })), 204);
@@ -149,7 +149,7 @@ describe("the example of a backend between Stripe and Weir", () => {
     const before = new Set(stripe.events.keys());
     await submit();
     await submit();
-    // A look-up of the customer and an event.
+    // The look-up of the customer and one event.
     stripe.answers = 2;
     stripe.failures = 1_000_000;
     await startBackend();
@@ -160,7 +160,7 @@ describe("the example of a backend between Stripe and Weir", () => {
     assert.deepEqual(taken, [1, 1]);
   });
 
-  it("counts an event as delivered that Stripe has already", async () => {
+  it("treats an event that Stripe already has as delivered", async () => {
     await running?.stop();
     rmSync(join(folder, "cursor"));
     const { duplicates, events } = stripe;
@@ -172,7 +172,7 @@ describe("the example of a backend between Stripe and Weir", () => {
     assert.ok(!backend.recent.some((line) => line.startsWith("refused")));
   });
 
-  it("begins where it is told to without a cursor", async () => {
+  it("starts at the configured position without a cursor", async () => {
     await running?.stop();
     rmSync(join(folder, "cursor"));
     const { duplicates, events } = stripe;
@@ -183,7 +183,7 @@ describe("the example of a backend between Stripe and Weir", () => {
     assert.equal(stripe.duplicates, duplicates);
   });
 
-  it("sets a usage event aside that Stripe refuses for good, and says which", async () => {
+  it("skips and logs a usage event that Stripe refuses permanently", async () => {
     const backend = await startBackend();
     const before = stripe.events.size;
     stripe.refusals = 1;
@@ -194,7 +194,7 @@ describe("the example of a backend between Stripe and Weir", () => {
     await until("the next event", async () => stripe.events.size === before + 1);
   });
 
-  it("waits for a customer that Stripe does not find yet, and not for ever", async () => {
+  it("waits a limited time for a customer that Stripe does not find yet", async () => {
     await startBackend();
     const before = stripe.events.size;
     stripe.customers.clear();

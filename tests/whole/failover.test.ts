@@ -16,7 +16,7 @@ import { type Origin, startOrigin, weir } from "../harness/weir.ts";
 
 const secrets = freshSecrets();
 
-/** An endpoint that honours `Idempotency-Key`: the same key gets the first answer again. */
+/** An endpoint that honours `Idempotency-Key`: a repeated key gets the first answer again. */
 async function endpoint(t: TestContext) {
   const saved = new Map<string, string>();
   const server = createServer(async (request, response) => {
@@ -45,7 +45,7 @@ async function server(t: TestContext, options: PostgresOptions) {
 
 type Sql = ReturnType<typeof postgres>;
 
-/** Submits jobs of many users, who are named in the arguments, and waits until all have ended. */
+/** Submits jobs of many users, which the arguments name, and waits until all have ended. */
 async function submitAndFinish(sql: Sql, generation: string): Promise<Map<number, string>> {
   const owners = Array.from({ length: 60 }, (_, number) => `${generation}-${number % 20}`);
   const submitted = new Map<number, string>();
@@ -144,7 +144,7 @@ handler = { type = "http", url = "${await endpoint(t)}", private = true, amount 
   const lost = await submitAndFinish(onPrimary, "lost");
   const read = await readFeed(origin, key);
   assert.deepEqual(read.jobs, new Set([...kept.keys(), ...lost.keys()]));
-  // The standby takes over the primary's address, and the processes live on.
+  // The standby takes over the primary's address, and the processes keep running.
   await primary.service.stop();
   await standby.service.stop();
   const promoted = await server(t, inItsPlace);
@@ -157,7 +157,7 @@ handler = { type = "http", url = "${await endpoint(t)}", private = true, amount 
     const [row] = await promoted.sql`SELECT output_of(${id}) AS output`;
     assert.equal(row?.output?.of, owner, `job ${id}, ${lost.has(id) ? "whose id a lost job had" : "whose id is new"}`);
   }
-  // The consumer of the feed goes on from its cursor, whose event is lost.
+  // The consumer of the feed continues from its cursor. The cursor's event is lost.
   const unread = new Set(made.keys());
   let { cursor } = read;
   await until("the usage of all new jobs to be billed", async () => {

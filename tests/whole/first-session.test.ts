@@ -73,7 +73,7 @@ describe("a first session, through the edge, the origin and the workers", () => 
     assert.equal(again.charged, 0, "what was rendered before is not charged again");
   });
 
-  it("hides other callers' jobs", async () => {
+  it("hides the jobs of other callers", async () => {
     const owner = await signIn("free");
     const { job } = await owner.accepted("analysis", { files: [goFile] });
     const stranger = await signIn("free");

@@ -17,7 +17,7 @@ describe("the last ten analyses of a period, requested two hundred times at once
     const limit = analysis.limit;
     assert.ok(limit != null && limit > 10, "a Free plan has a limit");
 
-    // The user has used the others earlier in this period.
+    // The user has used the rest earlier in this period.
     const { sql } = stack.database;
     const spent = limit - 10;
     const when = new Date((Date.parse(period.start) + Date.now()) / 2);

@@ -3,7 +3,7 @@ import type { AddressInfo } from "node:net";
 import Stripe from "stripe";
 import { type Lifetime, whenOver } from "../harness/lifetime.ts";
 
-/** What Stripe was told of somebody's usage. */
+/** A usage event that Stripe received. */
 export interface MeterEvent {
   event_name: string;
   identifier: string;
@@ -11,21 +11,21 @@ export interface MeterEvent {
   customer: string;
 }
 
-/** The two of Stripe's routes that the example calls. It takes an identifier once, as Stripe does. */
+/** The two of Stripe's routes that the example calls. Like Stripe, it counts an identifier once. */
 export class StripeApi {
   readonly events = new Map<string, MeterEvent>();
-  /** By the subject in their metadata. */
+  /** Customers by the subject in their metadata. */
   readonly customers: Map<string, string>;
-  /** How often each usage event was taken. */
+  /** How often each usage event was accepted. */
   readonly taken = new Map<string, number>();
-  /** How many calls are answered with a failure from now on, after so many that are answered. */
+  /** How many of the next calls fail, after a number of successful ones. */
   failures = 0;
   answers = 0;
-  /** How many usage events that were not sent before are refused for good from now on. */
+  /** How many of the next new usage events are refused permanently. */
   refusals = 0;
-  /** How many usage events were refused because they exist. */
+  /** How many usage events were refused as duplicates. */
   duplicates = 0;
-  /** How often customers were looked for. */
+  /** The number of searches for customers. */
   searches = 0;
   url = "";
 
@@ -54,7 +54,7 @@ export class StripeApi {
         const form = new URLSearchParams(await text(request));
         const field = (name: string): string => form.get(name) ?? "";
         const identifier = field("identifier");
-        // A backend that was killed sends its last events again.
+        // A killed backend repeats its last events.
         if (api.refusals > 0 && !api.events.has(identifier)) {
           api.refusals--;
           return answer(400, { error: { type: "invalid_request_error", message: "told to refuse" } });
@@ -89,7 +89,7 @@ async function text(request: IncomingMessage): Promise<string> {
   return Buffer.concat(await request.toArray()).toString();
 }
 
-/** An event of a subscription, with the members that Stripe sends and the example reads. */
+/** An event of a subscription, with the members that the example reads. */
 export function subscriptionEvent(
   type: "created" | "updated" | "deleted",
   event: { id: string; created: number; subject: string; plan: string; status?: string },
@@ -140,7 +140,7 @@ export function checkoutEvent(
   });
 }
 
-/** The header that Stripe signs an event with. */
+/** The header with Stripe's signature of an event. */
 export function stripeSignature(payload: string, secret: string): string {
   return Stripe.webhooks.generateTestHeaderString({ payload, secret });
 }

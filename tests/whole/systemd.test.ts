@@ -19,7 +19,7 @@ type Part = (typeof parts)[number];
 const unit = (part: Part): string => `weir-${part}.service`;
 const secrets = freshSecrets();
 
-/** Within which systemd or Weir brings about what it was told to, in milliseconds. */
+/** How long systemd or Weir may take to react, in milliseconds. */
 const soon = 60_000;
 
 describe("the units under a systemd", { skip: whyNoMachine() }, () => {
@@ -29,7 +29,7 @@ describe("the units under a systemd", { skip: whyNoMachine() }, () => {
   let operator: NodeJS.ProcessEnv;
   let ports: Record<Part, number>;
   const lifetime = { after };
-  // Inside `before`, `after` is the end of that hook: the first one is registered here.
+  // Inside `before`, `after` runs at the end of that hook, so the first clean-up is registered here.
   whenOver(lifetime, () => {});
 
   const ready = (part: Part) => untilOk(`http://127.0.0.1:${ports[part]}/readyz`, 30_000);
@@ -57,7 +57,7 @@ describe("the units under a systemd", { skip: whyNoMachine() }, () => {
 
     machine = new Machine(lifetime);
     const etc = (path: string) => join(machine.root, "etc", path);
-    // As docs/how-to/deploy.md has it, with the ports of this run.
+    // As in docs/how-to/deploy.md, with the ports of this run.
     mkdirSync(etc("weir"));
     mkdirSync(etc("systemd/system"), { recursive: true });
     copyFileSync(config, etc("weir/weir.toml"));
@@ -94,7 +94,7 @@ describe("the units under a systemd", { skip: whyNoMachine() }, () => {
       const environment = await machine.run("cat", `/proc/${pid}/environ`);
       assert.ok(environment.includes(database.url), part);
       assert.equal(environment.includes(secrets.edge), part === "serve", part);
-      // What docs/how-to/deploy.md says. Other versions of systemd count a little differently.
+      // The rating in docs/how-to/deploy.md. Other versions of systemd differ a little.
       const rating = await machine.run("systemd-analyze", "security", "--no-pager", unit(part));
       const exposure = Number(/Overall exposure level for \S+: ([\d.]+)/.exec(rating)?.[1]);
       assert.ok(exposure <= 1.5, `${part} is rated ${exposure}`);
@@ -115,7 +115,7 @@ describe("the units under a systemd", { skip: whyNoMachine() }, () => {
     assert.match(report, /^CapEff:\t0+\nCapBnd:\t0+\nNoNewPrivs:\t1\nSeccomp:\t2$/m, report);
   });
 
-  it("are started again after kill -9, and become ready again", async () => {
+  it("restart after kill -9, and become ready again", async () => {
     for (const part of parts) {
       const before = await mainPid(part);
       await machine.run("systemctl", "kill", "--signal=KILL", unit(part));
