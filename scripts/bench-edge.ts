@@ -4,5 +4,5 @@ import { wranglerEnvironment } from "./lib/edge-server.ts";
 import { root } from "./lib/paths.ts";
 
 Object.assign(process.env, wranglerEnvironment());
-// It reads the command line itself. Its own tsconfig.json checks its types, since it has packages of its own.
+// It reads the command line. Its tsconfig.json checks its types, because it has separate packages.
 await import(pathToFileURL(join(root, "bench", "edge", "run.ts")).href);

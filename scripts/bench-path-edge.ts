@@ -9,8 +9,8 @@ stayQuietFor(1500);
 Object.assign(process.env, wranglerEnvironment());
 
 /**
- * A part of the benchmark `path`: the edge in workerd, without the development proxy, before the origin that the environment
- * names. Says in one line of JSON where it is, and ends when its standard input does.
+ * A part of the benchmark `path`: the edge in workerd, without the development proxy, in front of the origin in the
+ * environment. Prints its address as a line of JSON, and ends when its standard input does.
  */
 await runMain(async () => {
   await buildEdge();
@@ -20,7 +20,7 @@ await runMain(async () => {
     {
       originUrl: needed("ORIGIN_URL"),
       secrets: { jwt: needed("JWT_SECRET"), edge: needed("EDGE_SECRET") },
-      // Without the page: in the local runtime, a Worker that serves files has three others in front of it.
+      // Without the page: in the local runtime, a Worker with static files runs behind three other Workers.
       worker: { assets: undefined, unsafeDirectSockets: [{ host: "127.0.0.1", port: 0 }] },
     },
   );

@@ -1,6 +1,6 @@
-// The first stage of every npm script, in plain JavaScript for any Node >= 18.19, since nothing is installed yet. It
-// installs the packages of package-lock.json, one of which is a Node that runs TypeScript, and runs the real script
-// with that Node.
+// The first stage of every npm script, in plain JavaScript for any Node >= 18.19, because nothing is installed yet. It
+// installs the packages of package-lock.json, including a Node that runs TypeScript, and runs the real script with that
+// Node.
 import { spawn } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { constants } from "node:os";
@@ -45,7 +45,7 @@ if (resolve(process.execPath) === ownNode) {
   child.on("exit", (code, signal) => process.exit(code ?? 128 + (constants.signals[signal] ?? 0)));
 }
 
-/** What in node_modules differs from the lock file, in words; nothing when they agree. */
+/** A description of how node_modules differs from the lock file; `undefined` if it does not. */
 function whatIsOutdated() {
   const wanted = readJson(join(root, "package-lock.json"))?.packages;
   if (!wanted) fail("package-lock.json is missing or damaged", "restore it: git checkout package-lock.json");
@@ -63,8 +63,8 @@ function whatIsOutdated() {
 }
 
 /**
- * Calls `stop` when a signal arrives, and when the parent process is gone: npm ends on a signal without passing it on.
- * Returns a function that takes it back.
+ * Calls `stop` on a signal, or when the parent process has ended: npm ends on a signal without passing it on. Returns a
+ * function that removes the handlers.
  * @param {(signal: "SIGINT" | "SIGTERM" | "SIGHUP") => void} stop
  */
 function onStop(stop) {

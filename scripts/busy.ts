@@ -9,8 +9,8 @@ import { attempt } from "./lib/process.ts";
 import { say, step } from "./lib/progress.ts";
 
 /**
- * `npm run busy -- --times 10 [NAME...]`: `npm test`, again and again, while every core has something else to do. A
- * test that takes the machine for a quiet one fails here first.
+ * `npm run busy -- --times 10 [NAME...]`: repeats `npm test` while every core is under load. Tests that depend on an
+ * idle machine fail here first.
  */
 await runMain(async () => {
   const { values, positionals } = options({
@@ -28,7 +28,7 @@ await runMain(async () => {
       await loop.terminate();
     });
   }
-  say(`${times} runs, with ${cores} loops on ${cores} cores beside them`);
+  say(`${times} runs, while ${cores} loops keep ${cores} cores busy`);
   let passed = 0;
   for (let time = 1; time <= times && !isExiting(); time++) {
     const log = `busy-${time}`;

@@ -11,8 +11,8 @@ import { say, step } from "./lib/progress.ts";
 import { temporaryFolder } from "./lib/temporary-folder.ts";
 
 /**
- * `npm run chaos -- --minutes 10 --seed 7`: the same seed is the same plan of faults, with clocks that jump and, by
- * `--no-clocks` or where they cannot, without. Without a seed it draws one.
+ * `npm run chaos -- --minutes 10 --seed 7`: the same seed gives the same plan of faults. Clocks jump, unless
+ * `--no-clocks` is set or the machine does not support it. The default seed is random.
  */
 await runMain(async () => {
   const { values } = options({

@@ -11,8 +11,8 @@ import { say } from "./lib/progress.ts";
 import { liveRun } from "./lib/run-file.ts";
 
 /**
- * Removes what was built: of this clone and of clones that are gone, or with --all everything that this user's clones
- * have built. Data stay. --data alone removes the development database and nothing that was built, --all --data both.
+ * Removes the builds of this clone and of deleted clones; with --all, those of all this user's clones. Data is kept.
+ * --data removes only the development database; --all --data removes both.
  */
 await runMain(async () => {
   const args = process.argv.slice(2);

@@ -34,7 +34,7 @@ interface Settings {
   env: string | undefined;
   isDryRun: boolean;
   config: ReturnType<typeof readConfig>;
-  /** The value of a variable on the command line, else in wrangler.toml. */
+  /** The value of a variable on the command line, or in wrangler.toml. */
   value(name: string): string;
 }
 
@@ -46,7 +46,7 @@ function settingsOf(args: string[]): Settings {
       var: { type: "string", multiple: true },
       "dry-run": { type: "boolean" },
     },
-    // The others are wrangler's to judge.
+    // wrangler checks the other options.
     strict: false,
   });
   const env = typeof values.env === "string" ? values.env.replace(/^=/, "") : process.env.CLOUDFLARE_ENV;
@@ -62,18 +62,18 @@ function settingsOf(args: string[]): Settings {
   };
 }
 
-/** The address in wrangler.toml is that of a development origin, which a deployed edge cannot reach, or none. */
+/** The address in wrangler.toml is a development origin, which a deployed edge cannot reach, or it is missing. */
 function requireOrigin({ env, value }: Settings): void {
   const origin = value("ORIGIN_URL");
   if (origin !== "" && !/^https?:\/\/(127\.|localhost|\[::1\])/.test(origin)) return;
   const where = env ? `ORIGIN_URL of ${env} in wrangler.toml` : "ORIGIN_URL in wrangler.toml";
   throw new Failure(
     origin === "" ? `${where} is not set` : `${where} is ${origin}, which a deployed edge cannot reach`,
-    "say where the origin is: npm run deploy -- --var ORIGIN_URL:https://origin.example.com",
+    "set the origin's address: npm run deploy -- --var ORIGIN_URL:https://origin.example.com",
   );
 }
 
-/** The Worker cannot read the number of a native limiter, so this is the only place to compare the two. */
+/** A Worker cannot read the limit of a native limiter, so the two numbers can only be compared here. */
 function requireReadLimit({ config, value }: Settings): void {
   const limiter = (config.ratelimits as RateLimiter[]).find(({ name }) => name === "READ_LIMITER")?.simple;
   if (!limiter) return;

@@ -10,10 +10,10 @@ import { say, step } from "./lib/progress.ts";
 const docs = join(root, "docs");
 const site = join(state, "docs");
 
-/** Builds the documentation as a site in .weir/docs, and follows all of its links. */
+/** Builds the documentation as a site in .weir/docs, and checks all of its links. */
 await runMain(async () => {
-  // Packages of their own, so that nobody waits for them who only runs or tests Weir. Rollup is there as wasm, because
-  // its programs for other platforms than the one that made the lock file would be missing in it.
+  // Separate packages, so that running or testing Weir does not install them. Rollup is the wasm version, because the
+  // lock file has its native programs only for the platform that created it.
   if (!isInstalled())
     await step("installing the generator of the site", (pulse) =>
       run("npm", ["ci", "--no-audit", "--no-fund"], { cwd: docs, pulse, remedy: "check the network" }),
@@ -27,7 +27,7 @@ await runMain(async () => {
       remedy: "correct what it reports above",
     }),
   );
-  // Under another address, its files are not where its links say.
+  // With another base address, the links do not match the paths of the files.
   const dead = process.env.WEIR_DOCS_BASE ? [] : await deadLinks(site, filesIn(site, ".html"));
   if (dead.length > 0) throw new Failure(`the site has dead links:\n${dead.join("\n")}`, "correct the links");
   say(`the documentation is in ${site}`);

@@ -7,6 +7,6 @@ import { run } from "./lib/process.ts";
 await runMain(async () => {
   await requireCargo();
   await run("cargo", ["fmt", "--all"]);
-  // It fails when it cannot fix everything. `npm run lint` reports what is left.
+  // Fails if it cannot fix everything. `npm run lint` reports the rest.
   await run(join(nodeBin, "biome"), ["check", "--write", "--log-level=error", "."]).catch(() => {});
 });

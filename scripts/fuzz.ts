@@ -9,17 +9,17 @@ import { makeStateFolder, root, state } from "./lib/paths.ts";
 import { attempt, run } from "./lib/process.ts";
 import { say, step } from "./lib/progress.ts";
 
-/** Arguments of libFuzzer for targets that need others than the rest. */
+/** Arguments of libFuzzer for targets that need special ones. */
 const limitsOf: Record<string, string[]> = {
-  // Files are longer than headers; one that takes two seconds is a finding.
+  // Files are longer than headers. An input that takes two seconds is a finding.
   test_finding: ["-max_len=16384", "-timeout=2"],
-  // A key of 255 bytes is not too long, and one of 256 is.
+  // 255 bytes is the longest valid key, so inputs must be longer.
   idempotency_keys: ["-max_len=600"],
-  // Its words, since nobody guesses them.
+  // A dictionary of member names, because random input would not contain them.
   services: ["-max_len=4096", `-dict=${join(root, "fuzz", "services.dict")}`],
 };
 
-/** Features of targets that need more than the rest, which do not wait until it is built. */
+/** Features of targets that need more dependencies. The other targets start before these are built. */
 const features: Record<string, string> = { services: "native" };
 
 await runMain(async () => {
@@ -41,7 +41,7 @@ await runMain(async () => {
     if (!known.includes(target)) throw new Failure(`there is no target ${target}`, `one of ${known.join(", ")}`);
 
   const bin = await cargoInstalled({ crate: "cargo-fuzz", version: "0.13.2", bin: "cargo-fuzz" });
-  // Nothing here is unsafe, so coverage is all that is needed, which stable Rust has.
+  // Without a sanitizer, because the code has no `unsafe`. Coverage alone works with stable Rust.
   const built = join(state, "fuzz", "target");
   const flags = ["--sanitizer", "none", "--fuzz-dir", fuzz, "--target-dir", built];
   const env = await cargoEnvironment();
@@ -57,7 +57,7 @@ await runMain(async () => {
   const rows: string[] = [];
   let findings = 0;
   for (const target of targets) {
-    // New inputs go to the first folder; the second is what everybody starts with.
+    // New inputs go to the first folder. The second has the shared starting corpus.
     const found = join(state, "fuzz", "corpus", target);
     const seeds = join(fuzz, "corpus", target);
     const artifacts = join(state, "fuzz", "artifacts", target);

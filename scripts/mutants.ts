@@ -7,7 +7,7 @@ import { runMain } from "./lib/lifecycle.ts";
 import { makeStateFolder, root, state } from "./lib/paths.ts";
 import { Service } from "./lib/process.ts";
 
-/** What is pure, and the tests that must notice a change of it. The model goes on for minutes with some of them. */
+/** Pure code, and the tests that must fail when it changes. With some mutants, the model runs for minutes. */
 const parts: Record<string, string[]> = {
   policy: ["--package", "weir-policy", "--timeout", "60"],
   ledger: [
@@ -17,7 +17,7 @@ const parts: Record<string, string[]> = {
   ],
 };
 
-/** `npm run mutants -- policy --file policy/src/grants.rs`: a part, and what else cargo-mutants is to be told. */
+/** `npm run mutants -- policy --file policy/src/grants.rs`: a part, and further arguments for cargo-mutants. */
 await runMain(async () => {
   const [wanted, ...more] = process.argv.slice(2);
   if (wanted && !(wanted in parts))
@@ -26,7 +26,7 @@ await runMain(async () => {
   makeStateFolder();
   const bin = await cargoInstalled({ crate: "cargo-mutants", version: "27.1.0", bin: "cargo-mutants" });
   const env = await cargoEnvironment();
-  // Each mutant is built in a copy of its own, and must not replace what others have built, nor wait for their builds.
+  // Each mutant is built in a copy of the repository. It must neither replace other builds nor wait for them.
   delete env.CARGO_TARGET_DIR;
   delete env.CARGO_BUILD_BUILD_DIR;
   let missed = 0;

@@ -11,14 +11,14 @@ import { say } from "./lib/progress.ts";
 import { liveRun } from "./lib/run-file.ts";
 import { sleep } from "./lib/sleep.ts";
 
-// Films the page of the running development stack, for the README.
+// Records the page of the running development stack as a picture for the README.
 
 const size = { width: 1000, height: 860 };
 const framesPerSecond = 6;
 const seconds = 9;
-/** When the newcomer joins: late enough that the lines are seen first. */
+/** When the newcomer joins: late enough that the queues are visible first. */
 const joinAfter = 2.5;
-/** Of the picture in the README, in pixels. */
+/** The width of the picture in the README, in pixels. */
 const shownWidth = 800;
 
 await runMain(async () => {
@@ -29,7 +29,7 @@ await runMain(async () => {
   const page = await browser.newPage({ viewport: size, deviceScaleFactor: 1 });
   const url = `http://${host}:${(await liveRun())?.edgePort ?? portFrom("WEIR_EDGE_PORT", 8787)}/`;
   await page.goto(url).catch(() => {
-    throw new Failure(`nobody answers at ${url}`, "start the stack: npm start");
+    throw new Failure(`no answer from ${url}`, "start the stack: npm start");
   });
   await page.getByText("live,").waitFor();
   await page.getByRole("button", { name: "Flood it" }).click();

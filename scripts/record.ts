@@ -10,8 +10,8 @@ import { say } from "./lib/progress.ts";
 import { liveRun } from "./lib/run-file.ts";
 import { sleep } from "./lib/sleep.ts";
 
-// Records a flood of the running development stack, with Weir and in one shared queue, for the page of a server that has
-// no development routes.
+// Records a flood of the running development stack, with Weir and in one shared queue. A server without development
+// routes shows the recording on its page.
 
 const floods = [50, 34, 20];
 const you = floods.length;

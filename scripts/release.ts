@@ -22,7 +22,10 @@ const others: Record<string, (version: string) => Promise<void>> = {
   notes: writeNotes,
 };
 
-/** Makes the files of a release in .weir/release: the parts that the command line names, or what this machine can. */
+/**
+ * Builds the files of a release in .weir/release: the parts on the command line, or all parts that this machine can
+ * build.
+ */
 await runMain(async () => {
   const [version = "", ...named] = process.argv.slice(2);
   const manifest = /^\[workspace\.package\]\nversion = "(.+)"$/m.exec(await readFile(join(root, "Cargo.toml"), "utf8"));
@@ -47,7 +50,7 @@ await runMain(async () => {
   say(`the release is in ${output}`);
 });
 
-/** Not one of the files of the release, but what is said about them. */
+/** The release notes, which are not among the files of the release. */
 async function writeNotes(version: string): Promise<void> {
   const { GITHUB_SERVER_URL, GITHUB_REPOSITORY } = process.env;
   const files = GITHUB_REPOSITORY && `${GITHUB_SERVER_URL}/${GITHUB_REPOSITORY}/blob/${version}`;

@@ -9,7 +9,10 @@ import { logs, makeStateFolder } from "./lib/paths.ts";
 import { say, step } from "./lib/progress.ts";
 import { temporaryFolder } from "./lib/temporary-folder.ts";
 
-/** `npm run soak -- --minutes 60`: the optimised binary under constant load; nothing may get slower or larger with time. */
+/**
+ * `npm run soak -- --minutes 60`: the optimised binary under constant load. Nothing may become slower or larger over
+ * time.
+ */
 await runMain(async () => {
   const { values } = options({ options: { minutes: { type: "string", default: "60" } } });
   const minutes = Number(values.minutes);

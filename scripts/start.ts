@@ -20,7 +20,7 @@ import { supervise } from "./lib/supervisor.ts";
 
 const started = Date.now();
 
-/** Longer than the 30 s that its jobs may take to end: their programs end with it, and not with a killed one. */
+/** Longer than the 30 s that its jobs may take to end, because the jobs' programs must end with it. */
 const originGrace = 40_000;
 
 await runMain(async () => {
@@ -33,20 +33,20 @@ await runMain(async () => {
   ];
   const secrets = await developmentSecrets();
   await claimRunFile();
-  // Whoever named a port that is taken need not wait for the build to hear of it.
+  // Ports that the user has set are checked before the build, so that a conflict is reported at once.
   await choosePorts(wanted.filter(({ name }) => process.env[name]));
   const weir = await buildNative();
   await buildEdge(quickly);
 
   onExit(() => say("stopped"));
-  // Of the stacks that start at once, each finds the ports of those before it in use.
+  // When several stacks start at once, each must see the ports of the others in use.
   const { failed } = await withLock(portsLock, "starting a stack", () =>
     startParts({ verbose, wanted, secrets, weir }),
   );
   return failed;
 });
 
-/** Starts all parts, and returns once they are ready, with what happens when one of them ends. */
+/** Starts all parts, and returns when they are ready. The result also resolves when one of them ends. */
 async function startParts(options: {
   verbose: boolean;
   wanted: Wanted[];
@@ -63,7 +63,7 @@ async function startParts(options: {
   const log = {
     postgres: partLog("postgres", { verbose }),
     origin: partLog("origin", { verbose }),
-    // Whoever edits the edge sees at once that it does not build.
+    // Errors of the edge's build are shown at once, to developers of the edge.
     edge: partLog("edge", { verbose, notable: /\[ERROR\]/ }),
   };
   const parts: { log: PartLog; ended: Promise<string> }[] = [];
@@ -118,7 +118,7 @@ async function startParts(options: {
 
   const failed = Promise.race(parts.map(async ({ log, ended }) => ({ log, how: await ended }))).then(
     async ({ log, how }) => {
-      // What it said last may still be on its way.
+      // Its last lines may still be on their way.
       await sleep(200);
       if (isExiting()) return 0;
       throw log.failure(`${log.name} ${how}, so the stack stops`);
@@ -130,7 +130,7 @@ async function startParts(options: {
     await step("starting the origin and the edge", async () => {
       await answersOf(log.origin, untilOk(originReady, 60_000));
       await answersOf(log.edge, untilOk(`${url}/`, 60_000));
-      // Through the edge, to the origin, to the database and back.
+      // Sends a request through the edge to the origin and the database.
       await answersOf(log.edge, untilOk(`${url}/api/usage`, 20_000));
     });
     say(`origin http://${host}:${originPort}, logs in ${relative(process.cwd(), logs)}, or here with --verbose`);
@@ -141,7 +141,7 @@ async function startParts(options: {
   return { failed };
 }
 
-/** Waits for a part's answer; without one, its log says why. */
+/** Waits for a part's answer. If it fails, shows the part's log. */
 function answersOf(log: PartLog, answer: Promise<void>): Promise<void> {
   return answer.catch((error: Error) => {
     throw log.failure(error.message);

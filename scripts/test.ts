@@ -37,20 +37,20 @@ await runMain(async () => {
   const id = randomUUID();
   markRun(id);
   const folder = temporaryFolder("weir-test-");
-  // Tests stop what they start. This is for tests that were killed.
+  // Tests stop what they start, unless they are killed.
   onExit(() => {
     for (const pid of marked(id)) {
       try {
         process.kill(pid, "SIGKILL");
       } catch {
-        // Already gone.
+        // It has already ended.
       }
     }
   });
 
-  // What a test leaves in the temporary folder, because it fails or is killed, is gone with the run's.
+  // Files that a failed or killed test leaves in the temporary folder are removed with the run's folder.
   const env: NodeJS.ProcessEnv = { ...process.env, WEIR_TEST_FOLDER: folder, TMPDIR: folder };
-  // Before any build: a missing browser must not be noticed after minutes.
+  // Before any build, so that a missing browser is reported at once.
   if (uses("browser")) env.WEIR_TEST_CHROMIUM = await chromium();
   if (uses("scripts", "whole", "browser", "chaos")) env.WEIR_TEST_BINARY = await buildNative();
   if (uses("scripts", "whole", "browser", "edge")) await buildEdge();
@@ -59,13 +59,13 @@ await runMain(async () => {
 
   const totals = new Totals();
   for (const tests of selection.cargo) if (!isExiting()) await runCargoTests(tests, env, totals);
-  // A registry of their own, so that the Workers of a running `npm start` do not find those of the tests.
+  // A separate registry, so that the Workers of a running `npm start` and those of the tests do not find each other.
   const nodeEnv = { ...wranglerEnvironment(env), WRANGLER_REGISTRY_PATH: join(folder, "registry") };
   for (const tests of selection.node) if (!isExiting()) await runNodeTests(tests, nodeEnv, totals);
 
-  // A server that outlives its test is a fault of the test or of the server.
+  // A server that outlives its test is a bug in the test or in the server.
   const others = (): number[] => marked(id).filter((pid) => nameOf(pid) !== "postgres");
-  // A server that has just been told to stop may take a moment.
+  // A server that has just received a signal may need a moment.
   for (let tries = 0; tries < 40 && !isExiting() && others().length > 0; tries++) await sleep(50);
   const left = isExiting() ? [] : others();
   if (left.length > 0) {
@@ -77,7 +77,7 @@ await runMain(async () => {
   if (totals.passed + totals.failed + totals.skipped === 0)
     throw new Failure("no test ran", "use part of a test's name as the test runner prints it");
   if (values["no-skips"] && totals.skipped > 0)
-    throw new Failure("tests were skipped", "install what they say above that they need");
+    throw new Failure("tests were skipped", "install the requirements that they name above");
   return totals.failed > 0 ? 1 : 0;
 });
 
@@ -86,7 +86,7 @@ function startDatabase(data: string): Promise<string> {
     const server = await startPostgres({
       data,
       port: await anyFree(),
-      // What a killed run leaves must not be in use by anybody.
+      // Files of a killed run must not be in use.
       tied: true,
       password: randomBytes(16).toString("hex"),
       settings: {

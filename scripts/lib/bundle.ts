@@ -18,7 +18,7 @@ export async function bundle(
       write: false,
     });
   } catch {
-    throw new Failure(`${what} could not be bundled`, "correct what is said above");
+    throw new Failure(`${what} could not be bundled`, "correct the errors above");
   } finally {
     // Otherwise, its helper process would live as long as this one.
     await stop();

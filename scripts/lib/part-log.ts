@@ -39,7 +39,7 @@ export function partLog(name: string, options: { verbose: boolean; notable?: Reg
       showEnd();
       return new Failure(
         what,
-        `correct what its last lines above say (they start with [${name}]; all of them: ${file}), then npm start`,
+        `correct the errors in its last lines above (they start with [${name}]; all of them: ${file}), then npm start`,
       );
     },
   };

@@ -172,7 +172,7 @@ async function unprivilegedUser(): Promise<{ uid: number; gid: number }> {
     if (uid.code === 0 && gid.code === 0) return { uid: Number(uid.stdout), gid: Number(gid.stdout) };
   }
   throw new Failure(
-    "PostgreSQL does not run as root, and there is neither a user postgres nor a user nobody",
+    "PostgreSQL does not run as root, and the users `postgres` and `nobody` do not exist",
     "run this as an ordinary user, or set DATABASE_URL",
   );
 }

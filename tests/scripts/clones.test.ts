@@ -17,7 +17,7 @@ function edit(clone: Clone): void {
   utimesSync(join(clone.folder, "policy", "src", "lib.rs"), new Date(), new Date());
 }
 
-/** Waits until a build has made a few libraries, or has ended. */
+/** Waits until a build has compiled a few libraries, or has ended. */
 async function halfway(building: Promise<Built>): Promise<void> {
   const libraries = (): string[] => globSync(join(cache, "**", "debug", "deps", "*.rlib"));
   let ended = false;
@@ -80,7 +80,7 @@ describe("clones that share a cache", () => {
     }
   });
 
-  it("deleted clones' build folders go, except the last one used", async () => {
+  it("build folders of deleted clones are removed, except the last used", async () => {
     const builds = (): number => globSync(join(cache, "weir", "builds", "*", "clone.json")).length;
     const before = builds();
     const last = clone("last");

@@ -10,7 +10,7 @@ const notCloned = new Set([".git", ".weir", ".wrangler", "build", "dist", "targe
 
 export interface Clone {
   folder: string;
-  /** Part of what is compiled from this clone's sources. */
+  /** A string in the output compiled from this clone's sources. */
   marker: string;
 }
 
@@ -22,7 +22,7 @@ export function cloneFolder(lifetime: Lifetime): { cache: string; clone(name: st
 }
 
 /**
- * A copy of this clone as `git clone` and `npm ci` would make it. Its smallest crate is made smaller still, so that a
+ * A copy of this clone, as `git clone` and `npm ci` would create it. Its smallest crate is reduced further, so that a
  * build takes seconds.
  */
 function clone(folder: string, name: string): Clone {
@@ -44,7 +44,7 @@ function clone(folder: string, name: string): Clone {
 export interface Built {
   code: number | null;
   stderr: string;
-  /** Names of the packages that cargo compiled, as opposed to found compiled. */
+  /** The packages that cargo compiled, without those that were already compiled. */
   compiled: string[];
   /** The library of `weir-policy`. */
   library: string;
@@ -80,7 +80,7 @@ export function build(clone: Clone, cache: string): Promise<Built> {
   });
 }
 
-/** Runs `npm run clean` in a clone; returns what it says. */
+/** Runs `npm run clean` in a clone, and returns its output. */
 export function clean(clone: Clone, cache: string, ...args: string[]): Promise<string> {
   const { CARGO_TARGET_DIR: _, CARGO_BUILD_BUILD_DIR: __, WEIR_STATE: ___, ...env } = process.env;
   const child = spawn(process.execPath, [join(clone.folder, "scripts", "clean.ts"), ...args], {

@@ -23,7 +23,7 @@ describe("npm run deploy", () => {
     for (const env of ["staging", "production"]) assert.deepEqual(variables(env), variables());
   });
 
-  it("refuses a limit of reads that READ_LIMITER does not allow", async () => {
+  it("refuses a read limit that READ_LIMITER does not allow", async () => {
     const output = await deploy("--dry-run", "--var", "ANON_READ_LIMIT:500");
     assert.match(output, /ANON_READ_LIMIT is 500 a minute, but READ_LIMITER in wrangler.toml allows 120/);
   });

@@ -8,7 +8,7 @@ import { folderInMemory } from "../../scripts/lib/temporary-folder.ts";
 
 const memory = "/dev/shm";
 
-it("a killed process's files in memory go, a running one's stay", {
+it("files in memory are removed for killed processes only", {
   skip: !existsSync(memory) && "has no /dev/shm",
 }, (t) => {
   const prefix = `weir-folders-${randomUUID()}-`;

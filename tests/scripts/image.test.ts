@@ -14,7 +14,7 @@ import { freePort } from "../harness/ports.ts";
 import { descendants } from "../harness/processes.ts";
 import { until } from "../harness/until.ts";
 
-// The image needs the binary for musl, which takes minutes to build: this is about the one that a release has made.
+// The image needs the binary for musl, which takes minutes to build. So this tests an image that a release has built.
 const [archive] = globSync(join(state, "release", "weir-v*-image.tar"));
 const program = "/usr/local/bin/weir";
 
@@ -45,7 +45,7 @@ function inside(service: Service): number {
 
 describe("the image", { skip: whyNot() }, () => {
   const lifetime: Lifetime = { after };
-  // Inside `before`, `after` is the end of that hook: the first one is registered here.
+  // Inside `before`, `after` runs at the end of that hook, so the first clean-up is registered here.
   whenOver(lifetime, () => {});
   let container: string;
   let database: Database;
@@ -74,7 +74,7 @@ describe("the image", { skip: whyNot() }, () => {
     });
   });
 
-  it("starts the binary, as nobody", async () => {
+  it("starts the binary as the user nobody", async () => {
     const inspected = await attempt("buildah", ["inspect", container]);
     const { OCIv1 } = JSON.parse(inspected.stdout) as { OCIv1: { config: Record<string, unknown> } };
     const { User, Entrypoint, StopSignal } = OCIv1.config;
@@ -84,13 +84,13 @@ describe("the image", { skip: whyNot() }, () => {
     assert.equal(told.stdout, `weir ${version}\n`, told.output);
   });
 
-  it("finds its services file, and says what is missing", async () => {
+  it("finds its services file, and reports missing settings", async () => {
     const told = await weir({}, "migrate");
     assert.equal(told.code, 2, told.output);
-    assert.match(told.output, /the configuration has a fault:\s+- DATABASE_URL is not set/);
+    assert.match(told.output, /the configuration has an error:\s+- DATABASE_URL is not set/);
   });
 
-  it("migrates, serves, works, and ends when it is asked to", { timeout: 600_000 }, async () => {
+  it("migrates, serves, runs a job, and ends at SIGTERM", { timeout: 600_000 }, async () => {
     const port = await freePort();
     const env = {
       DATABASE_URL: database.url,
@@ -117,13 +117,13 @@ describe("the image", { skip: whyNot() }, () => {
     const audit = await weir(env, "audit");
     assert.equal(audit.code, 0, audit.output);
 
-    // The program alone: what started it would kill it, and say nothing of how it ended.
+    // Signals the program alone: its parent would kill it and not report its exit code.
     process.kill(pid, "SIGTERM");
     assert.equal(await up.ended, "ended with code 0");
     assert.match(up.recent.join("\n"), /"message":"stopping"/);
   });
 
-  /** How many tests a job's work has found, once it is done. */
+  /** How many tests a job has found, once it is done. */
   async function found(job: string): Promise<number> {
     return until("the job to be done", async () => {
       const [row] = await database.sql`

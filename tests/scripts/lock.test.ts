@@ -13,7 +13,7 @@ whenOver({ after }, () => rm(folder, { recursive: true, force: true }));
 
 const lockModule = join(import.meta.dirname, "..", "..", "scripts", "lib", "lock.ts");
 
-/** Runs a body under the lock in a process of its own. */
+/** Runs a body under the lock in a separate process. */
 function locked(file: string, body: string): ReturnType<typeof spawn> {
   const program = `
     import { readFileSync, writeFileSync } from "node:fs";

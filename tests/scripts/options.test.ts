@@ -20,7 +20,7 @@ describe("a mistyped word on the command line", () => {
     soak: "--minutes VALUE",
     test: "--no-skips, names without dashes",
   })) {
-    it(`is told from the options of ${script}`, async () => {
+    it(`gets a suggestion from the options of ${script}`, async () => {
       assert.match(
         await fails(script, "--mistyped"),
         new RegExp(`unknown option '--mistyped'\n.*fix: there are ${option}`),
@@ -28,16 +28,16 @@ describe("a mistyped word on the command line", () => {
     });
   }
 
-  it("is told from the options when one has no value", async () => {
+  it("gets a suggestion when an option has no value", async () => {
     assert.match(await fails("busy", "--times"), /option '--times <value>' argument missing\n.*--times VALUE/);
   });
 
-  it("is told from the parts that mutants has", async () => {
+  it("gets a suggestion from the parts of mutants", async () => {
     for (const word of ["polcy", "--file"])
       assert.match(await fails("mutants", word), /fix: name one of policy, ledger first/);
   });
 
-  it("is told from the drills that there are", async () => {
+  it("gets a suggestion from the drills", async () => {
     const { run } = await import("../drills/run.ts");
     await assert.rejects(run({ quick: true, only: ["restarted", "no such drill"] }), {
       name: "Failure",

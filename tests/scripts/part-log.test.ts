@@ -7,7 +7,7 @@ import { it, type TestContext } from "node:test";
 
 const lib = join(import.meta.dirname, "..", "..", "scripts", "lib");
 
-/** Runs a program whose log `full` is on a device that is always full. */
+/** Runs a program, with its log `full` on a full device. */
 function runWithFullDisk(t: TestContext, program: string): { stdout: string; stderr: string; logs: string } {
   const folder = mkdtempSync(join(tmpdir(), "weir-full-"));
   t.after(() => rmSync(folder, { recursive: true }));

@@ -26,14 +26,14 @@ describe("the ports of a stack", () => {
     taken.server.close();
   });
 
-  it("gives way to whoever has the usual one, and no two parts get the same", async () => {
+  it("uses another port if the usual one is taken, different for each part", async () => {
     const part = { name, usual: taken.port, what: "a part" };
     const ports = await choosePorts([part, { ...part }]);
     for (const port of ports) assert.ok(port > taken.port && port < taken.port + 100, `${port}`);
     assert.equal(new Set(ports).size, 2);
   });
 
-  it("takes the one that was named, or none", async () => {
+  it("uses a named port, and fails if it is taken", async () => {
     process.env[name] = String(taken.port);
     const part = { name, usual: taken.port + 1, what: "a part" };
     await assert.rejects(choosePorts([part]), { message: `port ${taken.port} for a part (${name}) is in use` });
@@ -41,7 +41,7 @@ describe("the ports of a stack", () => {
     assert.deepEqual(await choosePorts([part]), [taken.port]);
   });
 
-  it("refuses what is no port", async () => {
+  it("refuses values that are not ports", async () => {
     process.env[name] = "70000";
     await assert.rejects(choosePorts([{ name, usual: 1, what: "a part" }]), /which is not a port/);
   });

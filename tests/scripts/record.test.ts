@@ -24,7 +24,7 @@ it("a recording ends with a failed job without waiting for it", async (t) => {
     server.close();
   });
   const { port } = server.address() as AddressInfo;
-  // A stack of this clone is not asked instead.
+  // A separate folder, so that it does not find a running stack of this clone.
   const state = mkdtempSync(join(tmpdir(), "weir-record-"));
   t.after(() => rmSync(state, { recursive: true }));
   const env = { ...process.env, WEIR_STATE: state, WEIR_EDGE_PORT: String(port) };

@@ -62,12 +62,12 @@ it("links of the notes to files lead into the repository", () => {
   );
 });
 
-it("a version of which the changelog says nothing is not released", () => {
+it("a version without a section in the changelog is not released", () => {
   for (const version of ["v1.3.0", "v1.2", "v1"])
-    assert.throws(() => notesOf(version, changelog), /says nothing of v1/, version);
+    assert.throws(() => notesOf(version, changelog), /has no section for v1/, version);
   assert.throws(
     () => notesOf("v2.0.0", "## [2.0.0] - 2026-03-01\n\n## [1.0.0]\n\n- Old.\n"),
-    /says nothing of v2\.0\.0/,
+    /has no section for v2\.0\.0/,
   );
 });
 

@@ -5,7 +5,7 @@ import { describe, it } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
 import { select } from "../../scripts/lib/selection.ts";
 
-/** Some unit test of the crate `weir-policy`, and the file that it is in. */
+/** Any unit test of the crate `weir-policy`, and its file. */
 function someUnitTest(): { file: string; name: string } {
   for (const file of globSync(join(root, "policy", "src", "*.rs"))) {
     const name = /#\[test\]\s+fn (\w{20,})/.exec(readFileSync(file, "utf8"))?.[1];
@@ -60,7 +60,7 @@ describe("npm test -- NAME", () => {
     assert.deepEqual(all, [{ args: suite }]);
   });
 
-  it("says which names select nothing", async () => {
+  it("reports names that match no test", async () => {
     const name = ["no", "such", "test"].join("-");
     assert.deepEqual((await select(["scripts", name])).unmatched, [name]);
   });

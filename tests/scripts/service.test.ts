@@ -4,7 +4,7 @@ import { describe, it } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
 import { attempt } from "../../scripts/lib/process.ts";
 
-/** What a script signals at its end, after a service of it has ended. */
+/** The signals that a script sends at its end, after one of its services has ended. */
 async function signalsAfter(program: string, then: string): Promise<string[]> {
   const lib = (name: string): string => JSON.stringify(join(root, "scripts", "lib", name));
   const script = `import { runExitHooks } from ${lib("lifecycle.ts")};
@@ -23,12 +23,12 @@ async function signalsAfter(program: string, then: string): Promise<string[]> {
 }
 
 describe("a service that has ended", () => {
-  it("gets no signal, since its number may be somebody else's by then", async () => {
+  it("gets no signal, because its process id may be reused", async () => {
     assert.deepEqual(await signalsAfter("exit 0", "await runExitHooks();"), []);
     assert.deepEqual(await signalsAfter("exit 0", "await service.stop();"), []);
   });
 
-  it("gets one while what it has started runs", async () => {
+  it("gets a signal while its children run", async () => {
     assert.deepEqual(await signalsAfter("sleep 600 >&- 2>&- & exit 0", "await runExitHooks();"), ["SIGTERM"]);
   });
 });

@@ -11,34 +11,34 @@ const weir = required("WEIR_TEST_BINARY");
 const env = { DATABASE_URL: "postgres://weir@127.0.0.1:1/weir", WEIR_ENV: "development" };
 const shipped = readFileSync(join(root, "weir.toml"), "utf8");
 
-/** A weir.toml with these contents, the services of development that it makes, and what weir says of them. */
-async function started(text: string): Promise<{ file: string; services: string; said: string }> {
+/** A weir.toml with these contents, the development services created from it, and the output of weir. */
+async function started(text: string): Promise<{ file: string; services: string; output: string }> {
   const folder = mkdtempSync(join(required("WEIR_TEST_FOLDER"), "services-"));
   const file = join(folder, "weir.toml");
   writeFileSync(file, text);
   const services = await developmentServices(weir, env, folder, file);
   const { output } = await attempt(weir, ["status"], { env: { ...env, WEIR_CONFIG: services } });
-  return { file, services, said: output };
+  return { file, services, output };
 }
 
-test("the services of development have one for the picture", async () => {
-  const { services, said } = await started(shipped);
+test("the development services include the picture's service", async () => {
+  const { services, output } = await started(shipped);
   assert.match(readFileSync(services, "utf8"), /^name = "demo"$/m);
-  assert.match(said, /cannot be used: Connection refused/);
+  assert.match(output, /cannot be used: Connection refused/);
 });
 
-test("a fault of weir.toml is said with its name and line", async () => {
-  const { file, said } = await started(shipped.replace('unit = "analyses"', "unit = 3"));
+test("an error in weir.toml is reported with its name and line", async () => {
+  const { file, output } = await started(shipped.replace('unit = "analyses"', "unit = 3"));
   const line = shipped.split("\n").indexOf('unit = "analyses"') + 1;
-  assert.ok(said.includes(`- ${file}, line ${line}, meter "analysis": unit: `), said);
+  assert.ok(output.includes(`- ${file}, line ${line}, meter "analysis": unit: `), output);
 });
 
-test("a weir.toml without the picture's service has no fault", async () => {
-  const { said } = await started(
+test("a weir.toml without the picture's service is valid", async () => {
+  const { output } = await started(
     shipped
       .replaceAll(/^name = "analysis"$/gm, 'name = "reading"')
       .replaceAll('event_type = "analysis"', 'event_type = "reading"')
       .replaceAll(/\banalysis = (?=\d)/g, "reading = "),
   );
-  assert.match(said, /cannot be used: Connection refused/);
+  assert.match(output, /cannot be used: Connection refused/);
 });

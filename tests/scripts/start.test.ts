@@ -16,11 +16,11 @@ import { freePort } from "../harness/ports.ts";
 import { canFreeze, descendants, freeze } from "../harness/processes.ts";
 import { until } from "../harness/until.ts";
 
-/** The lifetime of what all tests of this file share. */
+/** The lifetime of the resources that all tests of this file share. */
 const file = { after };
 whenOver(file, () => {});
 
-// A second stack of this clone, with data and ports of its own. `npm test` has built what it runs.
+// A second stack of this clone, with separate data and ports. `npm test` has built its programs.
 const state = mkdtempSync(join(required("WEIR_TEST_FOLDER"), "state-"));
 const ports = { WEIR_EDGE_PORT: await freePort(), WEIR_ORIGIN_PORT: await freePort(), WEIR_PG_PORT: await freePort() };
 const url = `http://127.0.0.1:${ports.WEIR_EDGE_PORT}`;
@@ -34,11 +34,13 @@ interface Command {
   prints(text: string | RegExp, within?: number): Promise<void>;
 }
 
-/** A Node that is not the clone's own, as a machine has it before the first start. */
+/** A Node outside the clone, as a machine has it before the first start. */
 const machinesNode = join(mkdtempSync(join(required("WEIR_TEST_FOLDER"), "node-")), "node");
 copyFileSync(process.execPath, machinesNode, constants.COPYFILE_FICLONE);
 
-/** The chain of the first `npm start`: npm's shell, the machine's Node, the clone's Node. The child is the shell. */
+/**
+ * The processes of the first `npm start`: npm's shell, the machine's Node, the clone's Node. The child is the shell.
+ */
 function firstStart(folder = root, env: Record<string, string> = {}): ChildProcess {
   const { DATABASE_URL: _, ...inherited } = process.env;
   const numbers = Object.fromEntries(Object.entries(ports).map(([name, port]) => [name, String(port)]));
@@ -46,7 +48,7 @@ function firstStart(folder = root, env: Record<string, string> = {}): ChildProce
     cwd: folder,
     env: { ...inherited, WEIR_STATE: state, ...numbers, ...env },
     stdio: ["ignore", "pipe", "pipe"],
-    // A group of its own, as a terminal gives it.
+    // A separate process group, as in a terminal.
     detached: true,
   });
 }
@@ -111,7 +113,7 @@ async function answersAgain(within: number): Promise<void> {
   }
 }
 
-/** Kills the stack while a job of this user's has a program, and returns the run and the program's processes. */
+/** Kills the stack while a program runs a job of this user. Returns the run and the program's processes. */
 async function killWithAProgram(stack: Command, ofUser: Record<string, string>): Promise<[Run, number[]]> {
   const run = runFile();
   const accepted = await fetch(`${url}/api/jobs/slow`, { method: "POST", body: "{}", headers: ofUser });
@@ -156,14 +158,14 @@ describe("npm start", { timeout: 600_000 }, () => {
     for (const part of ["postgres", "origin", "edge"]) assert.notEqual(logOf(part), "", part);
   });
 
-  it("refuses to start twice, and says how to stop the first", async () => {
+  it("refuses to start twice, and prints how to stop the first", async () => {
     const second = npm("start");
     assert.equal(await second.ends(), 1);
     assert.match(second.output(), new RegExp(`already running: ${url}`));
     assert.match(second.output().trimEnd().split("\n").at(-1) ?? "", new RegExp(`^weir: fix: .*kill ${runFile().pid}`));
   });
 
-  it("is the stack that npm run weir uses", async () => {
+  it("is used by npm run weir", async () => {
     const token = npm("weir", ["token", "--tier", "pro"]);
     assert.equal(await token.ends(), 0, token.output());
     ofUser = { Authorization: `Bearer ${token.output().trim().split("\n").at(-1)}` };
@@ -171,7 +173,7 @@ describe("npm start", { timeout: 600_000 }, () => {
     assert.equal(usage.tier, "pro");
   });
 
-  it("is that stack's services file that npm run weir reads", async () => {
+  it("shares its services file with npm run weir", async () => {
     const status = npm("weir", ["status"]);
     assert.equal(await status.ends(), 0, status.output());
     assert.match(status.output(), /^flaky: /m);
@@ -180,7 +182,7 @@ describe("npm start", { timeout: 600_000 }, () => {
     assert.match(own.output(), /cannot read .*no\.toml/, "unless told");
   });
 
-  it("lets npm run weir end when its program has", { skip: !canFreeze && "needs Linux" }, async () => {
+  it("lets npm run weir end when its program ends", { skip: !canFreeze && "needs Linux" }, async () => {
     const worker = npm("weir", ["work"]);
     await worker.prints('"message":');
     const program = descendants(worker.child.pid ?? 0).find((pid) => nameOf(pid) === "weir") ?? 0;
@@ -233,8 +235,8 @@ describe("npm start", { timeout: 600_000 }, () => {
     assert.deepEqual(marked(id), [], "it has left processes behind");
   });
 
-  // There the worker would wait for its job: nothing else ends it.
-  it("ends the programs of a killed run whose server goes on", {
+  // There, the worker would wait for its job, and nothing else would end it.
+  it("ends the programs of a killed run while its server keeps running", {
     skip: !canFreeze && "needs Linux",
   }, async (t) => {
     const { url: DATABASE_URL } = await freshDatabase(t);
@@ -251,7 +253,7 @@ describe("npm start", { timeout: 600_000 }, () => {
     assert.equal(await stack.ends(), 143);
   });
 
-  it("ends with the last lines of a part that fails, and with what to do", {
+  it("prints the last lines of a failed part, and a fix", {
     skip: !canFreeze && "needs Linux",
   }, async () => {
     stack = npm("start");
@@ -302,7 +304,7 @@ describe("npm start", { timeout: 600_000 }, () => {
     it(`stops the build on ${signal} to ${to}`, { skip: !canFreeze && "needs Linux" }, async () => {
       const folder = mkdtempSync(join(required("WEIR_TEST_FOLDER"), "target-"));
       const compiler = join(folder, "rustc");
-      // Cargo asks what the compiler can do. Then each crate takes ten minutes.
+      // Cargo queries the compiler first. Then each crate takes ten minutes.
       writeFileSync(compiler, '#!/bin/sh\ncase "$*" in *-vV* | *--print*) exec "$@" ;; esac\nsleep 600\n', {
         mode: 0o755,
       });
@@ -317,7 +319,7 @@ describe("npm start", { timeout: 600_000 }, () => {
       await nothingListens();
     });
 
-  it("leaves no port and no record of itself", async () => {
+  it("leaves no open port and no record", async () => {
     await nothingListens();
     assert.ok(!existsSync(join(state, "run.json")));
   });

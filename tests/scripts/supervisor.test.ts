@@ -26,7 +26,7 @@ function startsOf(name: string): number {
 describe("a supervised server", () => {
   it("is restarted when it has fenced itself", async () => {
     const server = ending("fenced", 70);
-    // The second one runs: stopped before it has said so, it would not be counted.
+    // The second one runs. If it is stopped before it has reported that, it is not counted.
     while (server.restarts < 1 || startsOf("fenced") < 2) await new Promise((done) => setTimeout(done, 20));
     assert.equal(server.current.child.exitCode, null);
     await server.stop();
@@ -34,7 +34,7 @@ describe("a supervised server", () => {
     assert.equal(startsOf("fenced"), 2);
   });
 
-  it("restarts when it cannot start because the database is away", async () => {
+  it("is restarted when the database is unreachable at its start", async () => {
     const server = ending("away", 70, 2, 70, 1);
     assert.equal(await server.ended, "ended with code 1");
     assert.equal(startsOf("away"), 4);

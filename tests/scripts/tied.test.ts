@@ -7,7 +7,7 @@ import { it } from "node:test";
 import { canTie } from "../../scripts/lib/process.ts";
 import { sleep } from "../../scripts/lib/sleep.ts";
 
-it("a tied service ends when who started it is killed", { skip: !canTie && "needs setpriv" }, async (t) => {
+it("a tied service ends when its parent is killed", { skip: !canTie && "needs setpriv" }, async (t) => {
   const lib = join(import.meta.dirname, "..", "..", "scripts", "lib", "process.ts");
   const script = `import { Service } from ${JSON.stringify(lib)};
     const service = new Service("tied", "sh", ["-c", "echo up; exec sleep 600"], {
@@ -31,7 +31,7 @@ it("a tied service ends when who started it is killed", { skip: !canTie && "need
     assert.ok(performance.now() < deadline, `process ${pid} is still there`);
 });
 
-/** One that nobody has waited for yet is over, too. */
+/** A zombie process counts as ended. */
 function runs(pid: number): boolean {
   try {
     return !/^\d+ \(.*\) Z/.test(readFileSync(`/proc/${pid}/stat`, "utf8"));

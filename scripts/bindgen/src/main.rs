@@ -1,7 +1,7 @@
-//! Makes `index.js` and `index_bg.wasm` of the compiled edge: `weir-bindgen COMPILED.wasm FOLDER`.
+//! Creates `index.js` and `index_bg.wasm` from the compiled edge: `weir-bindgen COMPILED.wasm FOLDER`.
 //!
-//! This is wasm-bindgen's own library. Its command line does the same, and has a test runner, a web server and an HTTP
-//! client besides, which take three times as long to build.
+//! This uses wasm-bindgen's library. Its command line does the same, but also has a test runner, a web server and an
+//! HTTP client, which take three times as long to build.
 
 use std::env::args_os;
 use std::error::Error;
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .input_path(compiled)
         .out_name("index")
         .typescript(false)
-        // The runtime hands over a compiled module, and forbids to compile one.
+        // The runtime provides a compiled module, and does not allow compilation.
         .module(true)?
         // After a panic, the edge starts again with fresh memory (src/panics.rs).
         .reset_state_function(true)

@@ -10,8 +10,8 @@ export function notesOf(version: string, changelog: string, files?: string): str
   const notes = section?.slice(section.indexOf("\n")).trim();
   if (!notes)
     throw new Failure(
-      `CHANGELOG.md says nothing of ${version}`,
-      `give what is unreleased a heading of its own: ## [${version.replace(/^v/, "")}] - and the date`,
+      `CHANGELOG.md has no section for ${version}`,
+      `add a heading above the unreleased changes: ## [${version.replace(/^v/, "")}] - and the date`,
     );
   if (!files) return `${notes}\n`;
   return `${notes.replace(/\]\((?![a-z]+:|#)([^)]+)\)/gi, `](${files}/$1)`)}\n`;
