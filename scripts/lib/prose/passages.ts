@@ -9,9 +9,9 @@ export interface Passage {
 export function passagesOf(file: string, text: string): Passage[] {
   const lines = text.split("\n");
   const language = languageOf(file, lines[0] ?? "");
-  if (!language) return [];
+  if (!language) return file.endsWith("grafana/weir.json") ? values(text, /"(?:title|description)": "(.+)"/g) : [];
   if (language === "markdown") return markdown(lines, 1);
-  return [...comments(lines, language), ...names(text)];
+  return [...comments(lines, language), ...messages(file, text), ...names(text)];
 }
 
 interface Language {
@@ -36,6 +36,9 @@ function languageOf(file: string, firstLine: string): Language | "markdown" | un
   return languages[name.slice(name.lastIndexOf(".") + 1)];
 }
 
+/** A line of a list in columns, as in weir.toml: one or more names, at least two spaces, a text. */
+const column = /^(?:\S+(?:,? \S+)?\s{2,})+(.*)/;
+
 function markdown(lines: string[], firstLine: number): Passage[] {
   const passages: Passage[] = [];
   let open: Passage | undefined;
@@ -57,7 +60,7 @@ function markdown(lines: string[], firstLine: number): Passage[] {
     }
     const content = line.replace(/^\s*(?:>\s?)*/, "");
     const heading = /^#{1,6}\s+(.*)/.exec(content)?.[1];
-    const item = /^(?:[-*+]|\d+[.)])\s+(.*)/.exec(content)?.[1];
+    const item = (/^(?:[-*+]|\d+[.)])\s+(.*)/.exec(content) ?? column.exec(content))?.[1];
     if (content === "" || /^<|^\[[^\]]+\]:\s/.test(content)) {
       open = undefined;
     } else if (heading !== undefined) {
@@ -122,6 +125,48 @@ function isSetting(text: string): boolean {
   return /^[\w."-]+\s*=|^\[+[\w.]+\]+$|^[\w-]+:\s*$/.test(text);
 }
 
+const rustString = /(?<![r#'\\\w])"((?:\\[\s\S]|[^"\\])*)"/g;
+const scriptString = /(["`])((?:\\[\s\S]|(?!\1)[^\\])*)\1/g;
+
+/** The texts that a program shows: its string literals of three words or more, except SQL and code. */
+function messages(file: string, text: string): Passage[] {
+  if (/\.ya?ml$/.test(file)) return values(text, /^\s*(?:summary|description): "?(.+?)"?$/gm);
+  if (/(?:^|\/)(?:tests|bench|fuzz)\/|\.test\.|\/prose\//.test(file)) return [];
+  const code = text.replace(/^\s*(?:\/\/|\*|\/\*).*$/gm, (line) => line.replace(/["`]/g, " "));
+  if (file.endsWith(".rs")) return literals((code.split("#[cfg(test)]\nmod ")[0] ?? "").matchAll(rustString), text);
+  if (/\.(?:ts|mjs)$/.test(file) && !file.endsWith(".d.ts")) return literals(code.matchAll(scriptString), text);
+  return [];
+}
+
+function literals(found: Iterable<RegExpMatchArray>, text: string): Passage[] {
+  const passages = [...found].map((match) => ({
+    kind: "prose" as const,
+    text: (match[2] ?? match[1] ?? "")
+      .replace(/\\\n\s*/g, "")
+      .replace(/\\n/g, "\n")
+      .replace(/\$?\{[^}]*\}/g, "X"),
+    line: lineOf(text, match.index ?? 0),
+  }));
+  return passages.flatMap(({ text, line }) => {
+    if (/[<>{}=|]|;$/m.test(text.replace(/`[^`]*`/g, "")) || (text.match(/\p{L}{2,}/gu) ?? []).length < 3) return [];
+    if (/^\s*(?:SELECT|INSERT|UPDATE|DELETE|WITH|SET|COPY|CREATE|ALTER|DROP|GRANT|LOCK|CALL|[a-z]+=)\b/.test(text))
+      return [];
+    return markdown(text.split("\n"), line);
+  });
+}
+
+function values(text: string, pattern: RegExp): Passage[] {
+  return [...text.matchAll(pattern)].map((match) => ({
+    kind: "prose",
+    text: (match[1] ?? "").replace(/\{\{.*?\}\}/g, "X"),
+    line: lineOf(text, match.index),
+  }));
+}
+
+function lineOf(text: string, index: number): number {
+  return text.slice(0, index).split("\n").length;
+}
+
 const declaration = /\b(?:fn|function|func|def|mod|const|static|FUNCTION)\s+(\w+)/g;
 const testTitle = /\b(?:it|test|describe)(?:\.\w+)?\(\s*(["'`])((?:\\.|(?!\1)[^\\\n])*)\1/g;
 
@@ -131,6 +176,6 @@ function names(text: string): Passage[] {
   return found.map((match) => ({
     kind: "name",
     text: match[2] ?? match[1] ?? "",
-    line: text.slice(0, match.index).split("\n").length,
+    line: lineOf(text, match.index),
   }));
 }

@@ -65,9 +65,10 @@ function withoutMarkup(text: string): string {
   const word = (part: string): string => "X".repeat(part.length);
   return text
     .replace(/(`+)[^`][\s\S]*?\1/g, word)
+    .replace(/\{(?:[^{}]|\{[^{}]*\})*\}/g, word)
     .replace(/!?\[(?=[^\]]*\])/g, blank)
     .replace(/\]\([^)\s]*\)|\](?:\[[^\]]*\])?/g, blank)
-    .replace(/<https?:[^>]*>|https?:\/\/\S+/g, word)
+    .replace(/<https?:[^>]*>|https?:\/\/\S+|\b[\w./-]+\.(?:md|mjs|ts|rs)\b/g, word)
     .replace(/<\/?[a-z][^>]*>/gi, blank)
     .replace(/[*_]{1,2}(?=\S)|(?<=\S)[*_]{1,2}/g, blank);
 }
