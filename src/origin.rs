@@ -29,7 +29,7 @@ impl Origin {
     /// An origin by its URL, which has no path: assertions name the path that the origin receives.
     ///
     /// # Errors
-    /// What is wrong with the URL.
+    /// The reason why the URL is invalid.
     pub(crate) fn from_url(text: &str) -> Result<Self, String> {
         let uri = url::parse_trusted(text).map_err(|error| error.to_string())?;
         Ok(Self::Url {
@@ -63,7 +63,7 @@ fn base(uri: &Uri, text: &str) -> Result<String, String> {
     Ok(uri.to_string().trim_end_matches('/').to_owned())
 }
 
-/// Reads origins from JSON: an object whose members are a URL, or `{"service": BINDING}`, which may also have `url`.
+/// Reads origins from a JSON object. Each member is a URL, or `{"service": BINDING}`, which may also have `url`.
 /// `is_service` checks the name of a binding. `name` is that of the setting.
 ///
 /// # Errors

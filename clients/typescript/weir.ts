@@ -10,7 +10,7 @@ import postgres, { type Sql, type TransactionSql } from "postgres";
 /** A JSON value. */
 export type Json = null | string | number | boolean | Json[] | { [member: string]: Json };
 
-/** Another worker has the job. What this attempt wrote is rolled back. */
+/** Another worker has the job. This attempt's writes are rolled back. */
 export class FencedOut extends Error {}
 
 /** The quota of a billing period. A null limit is unlimited. */
@@ -73,7 +73,7 @@ export interface Options {
 /** The result of a handler. */
 export interface Made {
   output?: Json;
-  /** What the job used. Default: all that was reserved. */
+  /** The amount that the job used. Default: all that was reserved. */
   used?: number;
 }
 
@@ -223,7 +223,7 @@ export class Weir {
   }
 
   /**
-   * Works jobs one after the other. What `handle` writes over its transaction is committed with the job's completion, or
+   * Works jobs one after the other. The handler's writes over its transaction are committed with the job's completion, or
    * rolled back with its failure. A lost connection is replaced. Its job fails and is retried.
    *
    * SIGTERM and SIGINT end the work after the current job, unless `signal` is given. Another worker gets the jobs of a

@@ -7,7 +7,7 @@ import { startEdge } from "./workerd.ts";
 
 const origin = await startOrigin({ after });
 
-test("ASSERTION_CLAIMS passes these claims of the token to the origin, and no others", async () => {
+test("ASSERTION_CLAIMS passes only its claims of the token to the origin", async () => {
   const edge = await startEdge(
     { after },
     {

@@ -127,7 +127,7 @@ test("a preflight allows the headers that a page of a listed origin asks for", a
   assert.ok(long.includes("baggage") && !long.includes("x-aa"));
 });
 
-test("a wildcard stands for one label, and settings choose methods and headers", async () => {
+test("a wildcard is one label, and settings choose methods and headers", async () => {
   const listed = await startEdge(
     { after },
     {

@@ -97,7 +97,7 @@ test("without a route to ORIGIN_URL, it may be unset", async () => {
   assert.equal((await edge.from("203.0.113.1")("/site/a")).status, 200);
 });
 
-test("unknown origins, unknown bindings and bad URLs are errors with the member's path", async () => {
+test("unknown origins, unknown bindings and bad URLs are errors with a path", async () => {
   const edge = await startEdge(
     { after },
     {

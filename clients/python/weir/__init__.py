@@ -30,7 +30,7 @@ _BEAT = 2.0
 
 
 class FencedOut(Exception):
-    """Another worker has the job. What this attempt wrote is rolled back."""
+    """Another worker has the job. This attempt's writes are rolled back."""
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,8 @@ class Weir(_Calls):
     ) -> None:
         """Works jobs one after the other, until `until()`.
 
-        `handle(connection, job)` returns the output, or a pair of the output and what was used. What it writes over the
-        connection is committed with the job's completion, or rolled back with its failure. A lost connection is
+        `handle(connection, job)` returns the output, or a pair of the output and the amount used. Its writes over the
+        connection are committed with the job's completion, or rolled back with its failure. A lost connection is
         replaced. Its job fails and is retried.
 
         SIGTERM and SIGINT end the work after the current job, if this runs in the main thread. Another worker gets the
@@ -384,7 +384,7 @@ def _extended(job: Job, rows: list[TupleRow]) -> bool:
 
 
 def _made(made: Any) -> tuple[Any, int | None]:
-    """What a handler returned, as the output and what was used."""
+    """A handler's result as the output and the amount used."""
     return made if isinstance(made, tuple) else (made, None)
 
 
