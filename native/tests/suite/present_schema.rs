@@ -155,29 +155,75 @@ async fn an_older_release_leaves_a_newer_schema_as_it_is() {
     weir.abandon().await;
 }
 
-/// Each release's script is stored when it is made: `weir migrate --print > ledger/upgrades/from/VERSION.sql`.
+/// The release of this source.
+const RELEASE: &str = env!("CARGO_PKG_VERSION");
+
+/// The scripts of the earlier releases, in `native/tests/releases/VERSION.sql`. This release's script is written there
+/// with `UPDATE_SNAPSHOTS=1`, unless it exists.
+async fn released_scripts() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = root.join("tests/releases");
+    let changes = std::fs::read_to_string(root.join("../CHANGELOG.md")).unwrap();
+    let own = folder.join(format!("{RELEASE}.sql"));
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() && !own.exists() {
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(own, printed_script().await).unwrap();
+    }
+    let missing: Vec<_> = releases(&changes)
+        .into_iter()
+        .filter(|release| *release != RELEASE && !folder.join(format!("{release}.sql")).exists())
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "native/tests/releases/ lacks the schema of {missing:?}; check out each tag and run there: \
+         UPDATE_SNAPSHOTS=1 npm test -- every_release"
+    );
+    let Ok(files) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let scripts = files.map(|file| {
+        let path = file.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        (name, std::fs::read_to_string(path).unwrap())
+    });
+    scripts.collect()
+}
+
+/// The releases of a changelog: its headings such as `## [0.1.0] - 2026-11-27`.
+fn releases(changes: &str) -> Vec<&str> {
+    let headings = changes.lines().filter_map(|line| line.strip_prefix("## ["));
+    let versions = headings.filter_map(|heading| heading.split_once("] - "));
+    versions.map(|(version, _)| version).collect()
+}
+
+/// The script of `weir migrate --print` for an empty database.
+async fn printed_script() -> String {
+    let mut script = String::new();
+    let weir = Weir::made(&[], async |url| {
+        let database = Database::at(url).unwrap();
+        script = migrate::script(&database, River::AsItIs).await.unwrap();
+        migrate::migrate(&database).await.unwrap();
+    })
+    .await;
+    weir.abandon().await;
+    script
+}
+
+#[test]
+fn the_releases_are_the_dated_headings_of_the_changelog() {
+    let changes = "# Changelog\n## [Unreleased]\n## [0.2.0] - 2027-01-31\n- x\n## [0.1.0] - 2026-11-27\n";
+    assert_eq!(releases(changes), ["0.2.0", "0.1.0"]);
+}
+
+/// A release's schema is stored when it is made. See CONTRIBUTING.md.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_release_is_upgraded_to_the_present() {
     let present = Weir::new().await;
     let wanted = catalogue(&present.client().await).await;
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledger/upgrades/from");
-    let mut scripts: Vec<_> = std::fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap())
-        .collect();
+    let mut scripts = released_scripts().await;
     // The next release starts from the script that this release prints.
-    let printed = Weir::made(&[], async |url| {
-        scripts.push(
-            migrate::script(&Database::at(url).unwrap(), River::AsItIs)
-                .await
-                .unwrap(),
-        );
-        migrate::migrate(&Database::at(url).unwrap()).await.unwrap();
-    })
-    .await;
-    printed.abandon().await;
-    for script in scripts {
+    scripts.push(("this release".to_owned(), printed_script().await));
+    for (release, script) in scripts {
         let released = Weir::made(&[], async |url| {
             let database = Database::at(url).unwrap();
             database
@@ -191,7 +237,7 @@ async fn every_release_is_upgraded_to_the_present() {
         })
         .await;
         let found = catalogue(&released.client().await).await;
-        assert_eq!(differences(&found, &wanted), Vec::<String>::new());
+        assert_eq!(differences(&found, &wanted), Vec::<String>::new(), "{release}");
         released.abandon().await;
     }
     present.abandon().await;
