@@ -173,8 +173,9 @@ impl Schema {
             .unwrap_or_default()
     }
 
-    /// The missing upgrades, then the functions and views that differ from this release's. Empty when a newer release
-    /// migrated the database, because its functions stay.
+    /// The new trigger functions, which upgrades may create triggers with. Then the missing upgrades, and the other
+    /// functions and views that differ from this release's. Empty when a newer release migrated the database, because
+    /// its functions stay.
     pub(super) fn missing_from(&self, applied: &Applied) -> Vec<&SchemaFile> {
         if self.is_older_than(applied) {
             return Vec::new();
@@ -187,7 +188,12 @@ impl Schema {
             .in_order()
             .into_iter()
             .filter(|file| file.is_replaceable() && applied.files.get(&file.path) != Some(&file.hash()));
-        upgrades.chain(changed).collect()
+        let is_new =
+            |file: &&SchemaFile| file.is_trigger_function() && !applied.files.contains_key(&file.path);
+        let (mut files, changed): (Vec<_>, Vec<_>) = changed.partition(is_new);
+        files.extend(upgrades);
+        files.extend(changed);
+        files
     }
 
     /// Whether a process of this release can use a database with these files. A newer release's functions support the
@@ -263,6 +269,29 @@ mod tests {
         }
         let names: BTreeSet<_> = functions.iter().map(|(_, name)| name).collect();
         assert_eq!(names.len(), functions.len(), "one definition a function");
+    }
+
+    #[test]
+    fn only_new_trigger_functions_are_created_before_the_upgrades() {
+        let mut schema = Schema::present();
+        let applied = schema.applied();
+        let (new, changed) = (
+            "functions/events/keep_notes.sql",
+            "functions/events/emit_usage.sql",
+        );
+        let known = schema.files.iter_mut().find(|file| file.path == changed);
+        known.unwrap().sql.push_str("-- Changed.\n");
+        let sql = "CREATE OR REPLACE FUNCTION keep_notes() RETURNS trigger".to_owned();
+        let path = new.to_owned();
+        schema.files.push(SchemaFile { path, sql });
+        let (path, sql) = ("9999__notes.sql".to_owned(), String::new());
+        schema.upgrades.push(SchemaFile { path, sql });
+        let missing: Vec<_> = schema
+            .missing_from(&applied)
+            .iter()
+            .map(|file| file.path.clone())
+            .collect();
+        assert_eq!(missing, [new, "9999__notes.sql", changed]);
     }
 
     #[test]

@@ -33,7 +33,7 @@ fn file<'a>(schema: &'a mut Schema, path: &str) -> &'a mut SchemaFile {
     schema.files.iter_mut().find(|file| file.path == path).unwrap()
 }
 
-/// The next release: with one more column, and a changed function.
+/// The next release: with one more column, one more table with a trigger, and a changed function.
 fn next_release() -> Schema {
     let mut next = Schema::present();
     next.release = "999.0.0".to_owned();
@@ -50,6 +50,18 @@ fn next_release() -> Schema {
     table
         .sql
         .push_str("COMMENT ON COLUMN periodic_jobs.note IS 'For operators.';\n");
+    let notes = "CREATE TABLE notes (id bigint PRIMARY KEY);\n\
+                 CREATE TRIGGER keep_notes BEFORE DELETE ON notes FOR EACH ROW EXECUTE FUNCTION keep_notes();\n";
+    let trigger = "CREATE OR REPLACE FUNCTION keep_notes() RETURNS trigger LANGUAGE plpgsql\n\
+                   AS $$ BEGIN RETURN NULL; END $$;\n";
+    let add = |list: &mut Vec<SchemaFile>, path: &str, sql: &str| {
+        let (path, sql) = (path.to_owned(), sql.to_owned());
+        list.push(SchemaFile { path, sql });
+    };
+    let number = next.upgrades.len() + 1;
+    add(&mut next.upgrades, &format!("{number:04}__notes.sql"), notes);
+    add(&mut next.files, "tables/notes.sql", notes);
+    add(&mut next.files, "functions/events/keep_notes.sql", trigger);
     let function = file(&mut next, "functions/account/utc_text.sql");
     function.sql = function.sql.replace("STABLE", "IMMUTABLE");
     next
@@ -74,7 +86,13 @@ async fn an_upgraded_database_is_the_same_as_a_new_one() {
     let done = migrate::migrate_to(&upgraded.context.database, River::AsItIs, &next)
         .await
         .unwrap();
-    assert_eq!(done.weir.len(), 2, "{done:?}");
+    let applied: Vec<_> = done
+        .weir
+        .iter()
+        .map(|path| path.rsplit('/').next().unwrap())
+        .collect();
+    assert_eq!(applied[0], "keep_notes.sql", "{done:?}");
+    assert_eq!(applied.len(), 4, "{done:?}");
     let (one, other) = (
         catalogue(&new.client().await).await,
         catalogue(&upgraded.client().await).await,
