@@ -294,15 +294,61 @@ mod tests {
         assert_eq!(missing, [new, "9999__notes.sql", changed]);
     }
 
+    /// The functions of the schema that an upgrade creates or calls. It may drop them, and create triggers with them.
+    fn misused_functions(schema: &Schema, upgrade: &SchemaFile) -> Vec<String> {
+        let text: Vec<_> = upgrade
+            .sql
+            .lines()
+            .map(|line| line.split("--").next().unwrap_or_default())
+            .collect();
+        let allowed =
+            Regex::new(r"(?i)\b(DROP\s+FUNCTION(\s+IF\s+EXISTS)?|EXECUTE\s+FUNCTION)\s+\w+\s*\(").unwrap();
+        let text = text.join("\n");
+        let text = allowed.replace_all(&text, "(");
+        let called = Regex::new(r"\b(\w+)\s*\(").unwrap();
+        let called: BTreeSet<_> = called
+            .captures_iter(&text)
+            .map(|found| found[1].to_lowercase())
+            .collect();
+        let created = upgrade.creates().into_iter();
+        let created = created.filter(|(kind, _)| *kind == Kind::Function);
+        let mut misused: BTreeSet<_> = schema.names(Kind::Function);
+        misused.retain(|name| called.contains(name));
+        misused.extend(created.map(|(_, name)| name));
+        misused.into_iter().collect()
+    }
+
     #[test]
-    fn upgrades_create_no_functions() {
-        for upgrade in Schema::present().upgrades {
+    fn upgrades_neither_create_nor_call_functions() {
+        let schema = Schema::present();
+        for upgrade in &schema.upgrades {
             assert!(upgrade.number() > 0, "{} has no number", upgrade.path);
-            assert!(
-                upgrade.creates().iter().all(|(kind, _)| *kind != Kind::Function),
-                "{} creates a function, which belongs into schema/functions/",
-                upgrade.path
-            );
+            let misused = misused_functions(&schema, upgrade);
+            assert_eq!(misused, Vec::<String>::new(), "{}", upgrade.path);
         }
+    }
+
+    #[test]
+    fn an_upgrade_that_creates_or_calls_a_function_is_found() {
+        let schema = Schema::present();
+        let misused = |sql: &str| {
+            let (path, sql) = ("0001__sample.sql".to_owned(), sql.to_owned());
+            misused_functions(&schema, &SchemaFile { path, sql })
+        };
+        assert_eq!(
+            misused("UPDATE holders SET parked = 0 WHERE utc_text (now()) > '';"),
+            ["utc_text"]
+        );
+        assert_eq!(
+            misused("CREATE OR REPLACE FUNCTION note(text) RETURNS text;"),
+            ["note"]
+        );
+        let allowed = "-- As utc_text(at) did.\n\
+                       DROP FUNCTION IF EXISTS utc_text(timestamptz);\n\
+                       DROP FUNCTION plan_of(uuid, text);\n\
+                       CREATE TRIGGER emit_job_ends AFTER DELETE ON quota_reservations\n\
+                       FOR EACH ROW EXECUTE FUNCTION emit_job_ends();\n\
+                       UPDATE users SET id = gen_random_uuid();";
+        assert_eq!(misused(allowed), Vec::<String>::new());
     }
 }
