@@ -2,6 +2,7 @@
 //! `sql/`.
 
 pub mod attempts;
+pub mod check;
 pub mod console;
 pub mod feed;
 pub mod gauges;

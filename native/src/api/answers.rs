@@ -23,6 +23,8 @@ answers! {
     403 LacksScope;
     /// The holder is unknown
     404 UnknownHolder;
+    /// The service is unknown
+    404 NoService;
     /// A service key needs one valid header Weir-On-Behalf-Of
     422 NoSubject;
     /// There is no such webhook

@@ -7,6 +7,7 @@ mod attempts;
 mod batch;
 mod caller;
 mod changes;
+mod check;
 mod console;
 mod description;
 mod edge;

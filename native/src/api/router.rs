@@ -3,7 +3,9 @@
 use super::problem::ApiError;
 use super::receiving::MAX_BODY;
 use super::state::Api;
-use super::{access, admin, attempts, batch, description, edge, events, jobs, shared_queue, system, usage};
+use super::{
+    access, admin, attempts, batch, check, description, edge, events, jobs, shared_queue, system, usage,
+};
 use crate::config::Environment;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -40,6 +42,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .routes(routes!(events::jobs))
         .routes(routes!(events::job))
         .routes(routes!(usage::usage))
+        .routes(routes!(check::check))
         .routes(routes!(system::lanes))
         .routes(routes!(events::lanes));
     // Other environments do not have this route and do not mention it.

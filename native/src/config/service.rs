@@ -73,6 +73,14 @@ impl Service {
         }
     }
 
+    /// The amount that each job reserves; `None` if it depends on the arguments.
+    pub(crate) fn fixed_amount(&self) -> Option<i64> {
+        match self.entry().amount {
+            ServiceAmount::Fixed(amount) => Some(amount),
+            ServiceAmount::Caller | ServiceAmount::Member(_) => None,
+        }
+    }
+
     /// The queues with their pool sizes.
     pub fn queues(&self) -> impl Iterator<Item = (Lane, String, u32)> + '_ {
         Lane::ALL

@@ -914,3 +914,88 @@ async fn a_usage_feed_begins_now_or_at_a_time() {
     assert_eq!(rest, [5]);
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_says_what_a_submission_would_get() {
+    let weir = Weir::new().await;
+    let (backend, client) = (Backend::operator(&weir).await, weir.client().await);
+    let user = weir.user("free").await;
+    let (who, path) = (Who::User(user), format!("/admin/holders/{user}/quota"));
+    let check = async |query: &str| {
+        let by_operator = backend.get(&format!("{path}?{query}")).await;
+        let own = weir.get(&format!("/api/quota?{query}"), who).await;
+        assert_eq!(own.status, 200, "{}", own.body);
+        assert_eq!(by_operator, own.body);
+        own.body
+    };
+    let outcome = async |query: &str| check(query).await["outcome"].clone();
+    let rows = async || {
+        let sql = "SELECT ARRAY[(SELECT count(*) FROM users), (SELECT count(*) FROM holders), \
+                   (SELECT count(*) FROM quota_reservations), (SELECT count(*) FROM river_job)]";
+        client.query_one(sql, &[]).await.unwrap().get::<_, Vec<i64>>(0)
+    };
+    let quota = weir.quota(who, "analysis").await;
+    let before = rows().await;
+    assert_eq!(
+        check("service=analysis").await,
+        json!({ "outcome": "admitted", "quota": quota })
+    );
+    assert_eq!(outcome("service=analysis&amount=50").await, "admitted");
+    let refused = check("service=analysis&amount=51").await;
+    assert_eq!(
+        (&refused["outcome"], &refused["quota"]),
+        (&json!("over_quota"), &quota)
+    );
+    assert_eq!(
+        (&refused["windows"][0]["window"], &refused["windows"][0]["limit"]),
+        (&json!("month"), &json!(50))
+    );
+    assert_eq!(outcome("service=specview&amount=7").await, "admitted");
+    // Unknown users are on the default plan, and stay unknown.
+    let unknown = backend
+        .get("/admin/holders/anne/quota?service=analysis&amount=51")
+        .await;
+    assert_eq!(unknown["outcome"], "over_quota");
+    let own = weir.get("/api/quota?service=analysis", Who::Subject("bob")).await;
+    assert_eq!(own.body["outcome"], "admitted", "{}", own.body);
+    let sql = "SELECT outcome FROM weir_quota('carol', 'analysis', 51)";
+    let row = client.query_one(sql, &[]).await.unwrap();
+    assert_eq!(row.get::<_, &str>(0), "over_quota");
+    assert_eq!(rows().await, before, "it writes nothing");
+
+    // It waits for no lock, and sees what is committed.
+    let mut other = weir.client().await;
+    weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let transaction = other.transaction().await.unwrap();
+    let lock = "SELECT FROM holders WHERE holder = $1 FOR UPDATE";
+    transaction.execute(lock, &[&user]).await.unwrap();
+    assert_eq!(outcome("service=analysis").await, "parked");
+    transaction.rollback().await.unwrap();
+    weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let most = "UPDATE subscription_plans SET max_waiting = 1";
+    client.batch_execute(most).await.unwrap();
+    assert_eq!(outcome("service=analysis").await, "too_many_waiting");
+
+    // An address has slots and no quota.
+    let anonymous = weir
+        .get("/api/quota?service=analysis", Who::Address("198.51.100.9"))
+        .await;
+    assert_eq!(anonymous.body, json!({ "outcome": "admitted", "quota": null }));
+
+    for (query, status) in [
+        ("service=video", 404),
+        ("service=", 404),
+        ("", 422),
+        ("service=analysis&amount=-1", 422),
+        ("service=analysis&amount=1000000000000001", 422),
+        ("service=analysis&amount=1.5", 422),
+        // The amount depends on the arguments.
+        ("service=specview", 422),
+    ] {
+        let answer = weir.get(&format!("/api/quota?{query}"), who).await;
+        assert_eq!(answer.status, status, "{query}: {}", answer.body);
+        let answer = backend.call("GET", &format!("{path}?{query}"), &[], "").await;
+        assert_eq!(answer.status, status, "{query}: {}", answer.body);
+    }
+    weir.end().await;
+}

@@ -239,6 +239,24 @@ async fn through_sql(client: &Client, wanted: &Wanted) -> Told {
     )
 }
 
+/// The result of a dry run, with the names of the full windows.
+async fn dry_run(client: &Client, wanted: &Wanted) -> (String, Value, Vec<String>) {
+    let row = client
+        .query_one(
+            "SELECT outcome, quota FROM weir_quota($1, $2, $3)",
+            &[
+                &wanted.subject.as_str(),
+                &entries()[wanted.service].name,
+                &wanted.amount,
+            ],
+        )
+        .await
+        .unwrap();
+    let mut quota: Value = row.get("quota");
+    let full = quota.as_object_mut().and_then(|quota| quota.remove("windows"));
+    (row.get("outcome"), quota, names(&full.unwrap_or_default()))
+}
+
 /// The columns of Weir's tables and of `river_job`, without random and numbered ones.
 const COLUMNS: &str = "
     SELECT c.relname::text AS table_name,
@@ -561,6 +579,7 @@ async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<us
             },
             _ => wanted,
         };
+        let mut checked = dry_run(&theirs.client, &wanted).await;
         let mut ledger = through_the_ledger(&reserver, holders[who], &wanted).await;
         let mut sql = through_sql(&theirs.client, &wanted).await;
         if let (Some(one), Some(other)) = (ledger.1, sql.1)
@@ -576,8 +595,9 @@ async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<us
             .1
             .and_then(|id| jobs.iter().position(|job| job.1 == id))
             .map(|n| n as i64);
-        for told in [&mut ledger, &mut sql] {
-            if !anchored && let Some(quota) = told.2.as_object_mut() {
+        // The periods of a new user start with the first submission.
+        for told in [&mut ledger.2, &mut sql.2, &mut checked.1] {
+            if !anchored && let Some(quota) = told.as_object_mut() {
                 quota.remove("reset_at");
             }
         }
@@ -585,6 +605,7 @@ async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<us
             return None;
         }
         assert_eq!(ledger, sql, "step {step}: {wanted:?}, {rules:?}");
+        agrees(&checked, &sql, &wanted);
         let sent = (ours.notifications().await, theirs.notifications().await);
         assert_eq!(sent.0, sent.1, "step {step}: notifications of {wanted:?}");
     }
@@ -605,6 +626,28 @@ async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<us
         "only the ledger wrote {of_ledger:#?}, and only SQL {of_sql:#?}"
     );
     Some(steps)
+}
+
+/// Compares a dry run to the submission right after it. A dry run is of a job without a time, a key or an equal job.
+fn agrees(checked: &(String, Value, Vec<String>), submitted: &Told, wanted: &Wanted) {
+    let (outcome, _, quota, full) = submitted;
+    let is_accepted = ["admitted", "parked"].contains(outcome);
+    if ["repeated", "folded", "key_reused"].contains(outcome)
+        || wanted.run_at.is_some() && (is_accepted || *outcome == "too_many_waiting")
+    {
+        return;
+    }
+    let mut expected = ((*outcome).to_owned(), quota.clone(), full.clone());
+    if is_accepted {
+        // A dry run reserves nothing.
+        for member in ["used", "limit", "ceiling", "reset_at"] {
+            assert_eq!(checked.1[member], quota[member], "{member}: {wanted:?}");
+        }
+        let reserved = checked.1["reserved"].as_i64().unwrap();
+        assert_eq!(quota["reserved"], reserved + wanted.amount, "{wanted:?}");
+        expected.1 = checked.1.clone();
+    }
+    assert_eq!(*checked, expected, "{wanted:?}");
 }
 
 /// Completes a job on both sides, sometimes by an attempt that is not the current one.

@@ -14,6 +14,7 @@ const OVERRIDE: &str = "/admin/holders/{subject}/overrides/{meter}";
 const ADJUSTMENTS: &str = "/admin/holders/{subject}/adjustments";
 const GRANTS: &str = "/admin/holders/{subject}/grants";
 const USAGE: &str = "/admin/holders/{subject}/usage";
+const CHECK: &str = "/admin/holders/{subject}/quota";
 const EVENTS: &str = "/admin/usage/events";
 const LOG: &str = "/admin/audit-log";
 
@@ -252,6 +253,22 @@ impl Provoked {
             ("/api/jobs", "GET", "/api/jobs?limit=0", self.who, 422),
             ("/api/usage", "GET", "/api/usage", self.who, 200),
             ("/api/usage", "GET", "/api/usage", self.anonymous, 200),
+            (
+                "/api/quota",
+                "GET",
+                "/api/quota?service=analysis&amount=60",
+                self.who,
+                200,
+            ),
+            (
+                "/api/quota",
+                "GET",
+                "/api/quota?service=analysis",
+                self.anonymous,
+                200,
+            ),
+            ("/api/quota", "GET", "/api/quota?service=video", self.who, 404),
+            ("/api/quota", "GET", "/api/quota", self.who, 422),
             ("/api/lanes", "GET", "/api/lanes", self.who, 200),
         ] {
             let answer = self.weir.call(method, path, caller, &[], Vec::new()).await;
@@ -329,6 +346,15 @@ impl Provoked {
             ("PUT", PLAN, "/admin/holders/%11/plan", plan, 404),
             ("GET", USAGE, "/admin/holders/nobody/usage", "", 404),
             ("GET", USAGE, "/admin/holders/anne/usage?window=week", "", 422),
+            (
+                "GET",
+                CHECK,
+                "/admin/holders/nobody/quota?service=analysis",
+                "",
+                200,
+            ),
+            ("GET", CHECK, "/admin/holders/nobody/quota?service=video", "", 404),
+            ("GET", CHECK, "/admin/holders/nobody/quota", "", 422),
             ("GET", EVENTS, "/admin/usage/events?limit=0", "", 422),
             ("GET", LOG, "/admin/audit-log?limit=0", "", 422),
         ] {
@@ -541,6 +567,7 @@ impl Provoked {
             let path = match (route.as_str(), method.as_str()) {
                 ("/api/jobs/{id}/batch", _) => "/api/jobs/analysis/batch".to_owned(),
                 ("/api/jobs/{id}", "POST") => "/api/jobs/analysis".to_owned(),
+                (route, _) if route.ends_with("/quota") => format!("{}?service=analysis", path_of(route)),
                 (route, _) => path_of(route),
             };
             // All open connections.

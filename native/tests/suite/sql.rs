@@ -200,6 +200,19 @@ async fn what_cannot_be_right_is_refused_with_what_to_do() {
             "SELECT weir_submit('anne', 'specview', '{}')",
             "the service specview does not say what a job uses; say the amount",
         ),
+        ("SELECT weir_quota('anne', 'video')", "there is no service video"),
+        (
+            "SELECT weir_quota('', 'analysis')",
+            "a subject has 1 to 255 bytes and no control characters",
+        ),
+        (
+            "SELECT weir_quota('anne', 'specview')",
+            "the service specview has no fixed amount; pass one",
+        ),
+        (
+            "SELECT weir_quota('anne', 'analysis', -1)",
+            "amount must be from 0 to 1000000000000000",
+        ),
         (
             "SELECT weir_submit('anne', 'specview', '{}', -1)",
             "amount must be from 0 to 1000000000000000",

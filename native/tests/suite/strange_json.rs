@@ -137,7 +137,10 @@ fn answered(call: &Call, rows: &[Row], jobs: &mut Jobs) -> String {
         let charged: i64 = row.get("charged");
         assert!(charged >= 0 && (charged == 0 || outcome == "done"), "{}", said());
     }
-    if call.sql.contains("weir_submit") || call.sql.contains("weir_extend") {
+    if ["weir_submit", "weir_extend", "weir_quota"]
+        .iter()
+        .any(|name| call.sql.contains(name))
+    {
         match row.get::<_, Option<Value>>("quota") {
             Some(Value::Object(quota)) => {
                 assert!(

@@ -136,6 +136,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/quota": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Checks whether a submission of the caller would be accepted now.
+         * @description Reserves nothing, so another submission may take the room in between.
+         */
+        get: operations["checkQuota"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/lanes": {
         parameters: {
             query?: never;
@@ -332,6 +352,26 @@ export interface paths {
          * @description Returns 404 for a subject that Weir has never seen.
          */
         get: operations["getHolder"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/admin/holders/{subject}/quota": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Checks whether a submission of a holder would be accepted now.
+         * @description Reserves nothing, so another submission may take the room in between. An unknown holder has the default plan.
+         */
+        get: operations["checkQuotaOfHolder"];
         put?: never;
         post?: never;
         delete?: never;
@@ -659,6 +699,19 @@ export interface components {
         BatchArguments: Record<string, never>[];
         /** @description The answer to a change. */
         Changed: components["schemas"]["HolderView"] | components["schemas"]["NotApplied"];
+        /** @description The outcome that a submission would have now. */
+        Checked: {
+            outcome: components["schemas"]["CheckedOutcome"];
+            quota?: components["schemas"]["Quota"] | null;
+            /** @description The windows without room, when the quota would be exceeded. */
+            windows?: components["schemas"]["WindowQuota"][];
+        };
+        /**
+         * @description `admitted`: the job would get a slot. `parked`: it would wait for one. The others are refusals: the quota has no room,
+         *     the sums would be out of range, or the plan's maximum of waiting jobs is reached.
+         * @enum {string}
+         */
+        CheckedOutcome: "admitted" | "parked" | "over_quota" | "too_large" | "too_many_waiting";
         /** @description A usage event as a CloudEvent (1.0). The same event has the same `id`, however often it is read. */
         CloudEvent: {
             data: components["schemas"]["UsageData"];
@@ -1468,6 +1521,8 @@ export type AfterFailure = components['schemas']['AfterFailure'];
 export type AuditLog = components['schemas']['AuditLog'];
 export type BatchArguments = components['schemas']['BatchArguments'];
 export type Changed = components['schemas']['Changed'];
+export type Checked = components['schemas']['Checked'];
+export type CheckedOutcome = components['schemas']['CheckedOutcome'];
 export type CloudEvent = components['schemas']['CloudEvent'];
 export type Completed = components['schemas']['Completed'];
 export type Completion = components['schemas']['Completion'];
@@ -2149,6 +2204,79 @@ export interface operations {
                 };
             };
             /** @description A service key needs one valid header Weir-On-Behalf-Of */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The database cannot be reached */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    checkQuota: {
+        parameters: {
+            query: {
+                /** @description The name of the service */
+                service: string;
+                /** @description The most that the job may use. Default: the service's fixed amount. Required if the service has none */
+                amount?: number;
+            };
+            header?: {
+                /** @description The subject of the user that a service key acts for, in percent-encoded UTF-8. Required with a service key; ignored without one */
+                "Weir-On-Behalf-Of"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The outcome that the submission would have */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Checked"];
+                };
+            };
+            /** @description The request did not come through the edge, and has no service key that is accepted */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The service key lacks the scope */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description There is no such service */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A parameter is out of range */
             422: {
                 headers: {
                     [name: string]: unknown;
@@ -2871,6 +2999,79 @@ export interface operations {
             };
             /** @description The holder is unknown */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The database cannot be reached */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    checkQuotaOfHolder: {
+        parameters: {
+            query: {
+                /** @description The name of the service */
+                service: string;
+                /** @description The most that the job may use. Default: the service's fixed amount. Required if the service has none */
+                amount?: number;
+            };
+            header?: never;
+            path: {
+                /** @description The text that names the holder in tokens */
+                subject: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The outcome that the submission would have */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Checked"];
+                };
+            };
+            /** @description There is no service key, or not one that is accepted */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The service key lacks the scope */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description There is no such service */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A parameter is out of range */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -14,7 +14,7 @@
 -- reads. Pass no volatile expression.
 -- Cost: look-ups by key: the subscription, its plan, the limits, overrides, one balance a window; with draws also the
 -- index range of the grants that have something left.
--- Callers: weir_submit, weir_extend, windows_with_limits; ledger/src/reservation/sql/read.sql,
+-- Callers: weir_submit, weir_extend, check_submission, windows_with_limits; ledger/src/reservation/sql/read.sql,
 -- ledger/src/attempts/sql/reserved.sql, ledger/src/read/sql/usage.sql.
 CREATE OR REPLACE FUNCTION account_of(of_user uuid, meter text, draws boolean, at timestamptz,
                                       of_month timestamptz DEFAULT NULL, of_windows smallint DEFAULT NULL,

@@ -9,7 +9,7 @@
 -- - drawn: the part that grants pay for.
 --
 -- Cost: no table.
--- Callers: weir_submit, weir_extend.
+-- Callers: weir_submit, weir_extend, check_submission.
 CREATE OR REPLACE FUNCTION room_for(added bigint, spans text[], limits bigint[], ceilings bigint[], used_in bigint[],
                                     reserved_in bigint[], ends timestamptz[], from_grants bigint, granted bigint,
                                     OUT full_windows jsonb, OUT is_too_large boolean, OUT drawn bigint, OUT overage bigint)

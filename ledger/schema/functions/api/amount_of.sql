@@ -2,7 +2,7 @@
 -- Errors: 22023 when there is no amount, or when it is not from 0 to 10^15. Rust decides
 -- the same in native/src/config/service.rs.
 -- Cost: no table.
--- Callers: weir_submit.
+-- Callers: weir_submit, weir_quota.
 CREATE OR REPLACE FUNCTION amount_of(service weir_services, args jsonb, told bigint) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE
 SET search_path FROM CURRENT

@@ -67,10 +67,7 @@ BEGIN
     SELECT * INTO want FROM submit_options(weir_submit.options);
     SELECT * INTO made FROM weir_services s WHERE s.name = weir_submit.service;
     IF NOT FOUND THEN
-        RAISE invalid_parameter_value USING
-            MESSAGE = format('there is no service %s', weir_submit.service),
-            HINT = format('there are %s; `weir migrate` brings those of weir.toml here',
-                          coalesce((SELECT string_agg(s.name, ', ' ORDER BY s.name) FROM weir_services s), 'none'));
+        PERFORM raise_no_service(weir_submit.service);
     END IF;
     IF jsonb_typeof(args) IS DISTINCT FROM 'object' OR octet_length(args::text) > 262144 THEN
         RAISE invalid_parameter_value USING MESSAGE = 'the arguments must be a JSON object of at most 256 KiB';
@@ -127,23 +124,15 @@ BEGIN
     SELECT * INTO room
     FROM room_for(added, account.spans, account.limits, account.ceilings, account.used_in, account.reserved_in, account.ends,
                   account.from_grants, account.granted);
-    IF room.full_windows IS NOT NULL THEN
-        outcome := 'over_quota';
+    outcome := submission_outcome(this_holder, made.event_type, want.run_at IS NOT NULL, account.slots_in_use, account.slots_now,
+                                  account.parked, account.max_waiting, room.full_windows, room.is_too_large);
+    IF outcome = 'over_quota' THEN
         quota := quota || jsonb_build_object('windows', room.full_windows);
-        RETURN;
-    ELSIF room.is_too_large THEN
-        outcome := 'too_large';
+    END IF;
+    IF outcome NOT IN ('admitted', 'parked') THEN
         RETURN;
     END IF;
-
-    admits := want.run_at IS NULL AND account.parked = 0 AND account.slots_in_use < account.slots_now;
-    IF NOT admits AND account.max_waiting IS NOT NULL
-       AND account.parked + count_scheduled(this_holder, made.event_type, account.max_waiting - account.parked)
-           >= account.max_waiting THEN
-        outcome := 'too_many_waiting';
-        RETURN;
-    END IF;
-    outcome := CASE WHEN admits THEN 'admitted' ELSE 'parked' END;
+    admits := outcome = 'admitted';
     lane_queue := made.name || '_' || coalesce(account.lane, 'default');
     job_id := nextval('river_job_id_seq');
     INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount, idempotency_key, request_hash)

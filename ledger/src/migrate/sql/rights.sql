@@ -7,7 +7,8 @@
 --
 -- The names in braces are replaced by literals: the schema, and the names of Weir's functions, relations and types.
 WITH allowed (name, role) AS (
-    VALUES ('weir_submit', 'weir_submitter'), ('weir_holder', 'weir_submitter'), ('weir_holder', 'weir_worker'),
+    VALUES ('weir_submit', 'weir_submitter'), ('weir_quota', 'weir_submitter'),
+           ('weir_holder', 'weir_submitter'), ('weir_holder', 'weir_worker'),
            ('weir_claim', 'weir_worker'), ('weir_complete', 'weir_worker'), ('weir_fail', 'weir_worker'),
            ('weir_progress', 'weir_worker'), ('weir_extend', 'weir_worker'), ('weir_heartbeat', 'weir_worker')
 ), schema AS (

@@ -2,6 +2,7 @@
 
 mod booking;
 mod change;
+mod check;
 mod holder;
 mod log;
 mod request;
@@ -23,6 +24,7 @@ pub use usage_events::CloudEvent;
 pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::new()
         .routes(routes!(holder::show))
+        .routes(routes!(check::check))
         .routes(routes!(change::plan))
         .routes(routes!(change::put_override, change::delete_override))
         .routes(routes!(booking::adjustment))

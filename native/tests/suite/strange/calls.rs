@@ -50,7 +50,7 @@ pub(crate) fn call(rng: &mut StdRng, jobs: &Jobs) -> Call {
     };
     let some = |text: String| Some(text);
     let (sql, params, outcomes): (&str, Vec<Option<String>>, &'static [&'static str]) = match rng
-        .random_range(0..10)
+        .random_range(0..11)
     {
         0..=3 => (
             "weir_submit($1, $2, $3::text::jsonb, $4::text::bigint, $5::text::jsonb)",
@@ -157,6 +157,21 @@ pub(crate) fn call(rng: &mut StdRng, jobs: &Jobs) -> Call {
             "weir_extend($1::text::bigint, $2::text::int, $3::text::bigint)",
             vec![some(id.to_string()), some(attempt.to_string()), int(rng)],
             &["extended", "over_quota", "too_large", "fenced_out"],
+        ),
+        9 => (
+            "weir_quota($1, $2, $3::text::bigint)",
+            vec![
+                some(super::json::subject(rng)),
+                some(pick(rng, &["told", "fixed", "pages", "", "%s"]).to_owned()),
+                int(rng),
+            ],
+            &[
+                "admitted",
+                "parked",
+                "over_quota",
+                "too_large",
+                "too_many_waiting",
+            ],
         ),
         _ => ("weir_holder($1)", vec![some(super::json::subject(rng))], &[]),
     };

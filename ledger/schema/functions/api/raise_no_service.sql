@@ -1,0 +1,14 @@
+-- Raises 22023 for a service that does not exist, with the existing ones as the hint.
+-- Cost: the services.
+-- Callers: weir_submit, weir_quota.
+CREATE OR REPLACE FUNCTION raise_no_service(service text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RAISE invalid_parameter_value USING
+        MESSAGE = format('there is no service %s', service),
+        HINT = format('there are %s; `weir migrate` brings those of weir.toml here',
+                      coalesce((SELECT string_agg(s.name, ', ' ORDER BY s.name) FROM weir_services s), 'none'));
+END
+$$;
