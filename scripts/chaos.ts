@@ -43,7 +43,7 @@ await runMain(async () => {
   const kept = join(logs, `chaos-${seed}`);
   await rm(kept, { recursive: true, force: true });
   say(`seed ${seed}, ${minutes} min`);
-  const result = await chaos({ after: onExit }, { seed, minutes, logs: kept, fleet, clocks, tell: say });
+  const result = await chaos({ after: onExit }, { seed, minutes, logs: kept, fleet, clocks, report: say });
   console.log(`\nseed ${seed}\n${report(result)}`);
   const found = violations(result);
   if (found.length === 0) {

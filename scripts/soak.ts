@@ -30,7 +30,7 @@ await runMain(async () => {
   await rm(kept, { recursive: true, force: true });
   const { lines, violations, submissions, completed } = await soak(
     { after: onExit },
-    { minutes, logs: kept, fleet, tell: say },
+    { minutes, logs: kept, fleet, report: say },
   );
   console.log(`\n${minutes} min, ${submissions} submissions, ${completed} jobs completed\n\n${printed(lines)}`);
   const beyond = lines.filter(fails);

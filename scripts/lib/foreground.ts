@@ -39,19 +39,19 @@ export async function inForeground(program: string, args: string[], weir: string
   env.WEIR_CONFIG = process.env.WEIR_CONFIG || stack?.config || (await developmentServices(weir, env));
   const child = spawn(program, args, { env, stdio: "inherit" });
   const ended = exitCodeOf(child);
-  let told = false;
-  const tell = (signal: NodeJS.Signals): void => {
-    told = true;
+  let wasSignalled = false;
+  const forward = (signal: NodeJS.Signals): void => {
+    wasSignalled = true;
     child.kill(signal);
   };
-  for (const signal of ["SIGTERM", "SIGHUP"] as const) process.on(signal, tell);
+  for (const signal of ["SIGTERM", "SIGHUP"] as const) process.on(signal, forward);
   // The program gets Ctrl-C, too. A second signal would end it before its jobs.
   process.on("SIGINT", (signal) => {
-    if (hasTerminal()) told = true;
-    else tell(signal);
+    if (hasTerminal()) wasSignalled = true;
+    else forward(signal);
   });
   onExit(async () => {
-    if (!told) tell("SIGTERM");
+    if (!wasSignalled) forward("SIGTERM");
     await ended.catch(() => {});
   });
   const code = await ended;

@@ -25,10 +25,10 @@ async function holding<T>(lock: string, file: string, reason: string, work: () =
   const database = new DatabaseSync(file, { timeout: 0 });
   try {
     const started = Date.now();
-    for (let told = false; !locks(database, lock); await sleep(50)) {
-      if (told || Date.now() - started < 1000) continue;
+    for (let shown = false; !locks(database, lock); await sleep(50)) {
+      if (shown || Date.now() - started < 1000) continue;
       say(`waiting for another process that is ${reason}`);
-      told = true;
+      shown = true;
     }
     return await work();
   } finally {

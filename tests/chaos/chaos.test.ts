@@ -55,7 +55,7 @@ describe("a minute of chaos", { skip: !canFreeze && "needs Linux", timeout: 840_
       fleet,
       // The plan must be the same on every machine. A clock that is set back may also delay the end by up to a minute.
       clocks: false,
-      tell: (line) => lines.push(line),
+      report: (line) => lines.push(line),
     });
     const found = violations(result, { slotsWithin: 60 });
     assert.deepEqual(found, [], `seed ${seed}\n${lines.join("\n")}\n${report(result)}`);

@@ -107,13 +107,13 @@ export class Clients {
     const cancels = draws.chance(0.05);
     for (;;) {
       const at = performance.now();
-      const told = await (entry.way === "http" ? this.#byHttp(entry, fails) : this.#bySql(entry, fails));
+      const outcome = await (entry.way === "http" ? this.#byHttp(entry, fails) : this.#bySql(entry, fails));
       const took = performance.now() - at;
-      this.requests.push({ at, took, served: told !== "unknown" && took <= inTime });
-      if (told === "refused") entry.refused = true;
-      else if (told === "unknown") entry.unknown = true;
-      else entry.jobs = told.jobs;
-      if (told !== "unknown" || !entry.key || this.#abandoned) break;
+      this.requests.push({ at, took, served: outcome !== "unknown" && took <= inTime });
+      if (outcome === "refused") entry.refused = true;
+      else if (outcome === "unknown") entry.unknown = true;
+      else entry.jobs = outcome.jobs;
+      if (outcome !== "unknown" || !entry.key || this.#abandoned) break;
       await sleep(100 + Math.random() * 400);
     }
     const [job] = entry.jobs ?? [];

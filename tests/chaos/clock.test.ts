@@ -25,11 +25,11 @@ for (const threads of [true, false]) {
       forgetClocks();
     });
     let steady = 0;
-    const told = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+    const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
     for (const ahead of [0, 60, -60, 0]) {
       clock.set(ahead);
       for (let off = Number.NaN; Math.abs(off - ahead) > 5; ) {
-        const [wall = 0, monotonic = 0] = String((await told.next()).value)
+        const [wall = 0, monotonic = 0] = String((await lines.next()).value)
           .split(" ")
           .map(Number);
         assert.ok(monotonic >= steady && monotonic < steady + 30_000, `from ${steady} to ${monotonic} ms`);

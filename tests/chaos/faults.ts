@@ -77,7 +77,7 @@ const does: Record<Kind, Does> = {
 export async function happen(
   installation: Installation,
   plan: Fault[],
-  tell: (fault: Fault) => void,
+  report: (fault: Fault) => void,
 ): Promise<{ failures: string[] }> {
   const begun = performance.now();
   const busy = new Map<string, Promise<void>>();
@@ -87,7 +87,7 @@ export async function happen(
     const where = whereOf(fault.kind, fault.part);
     const before = busy.get(where) ?? Promise.resolve();
     const now = before.then(async () => {
-      tell(fault);
+      report(fault);
       try {
         await does[fault.kind](installation, fault);
       } catch (error) {

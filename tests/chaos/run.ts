@@ -18,7 +18,7 @@ export interface Options {
   fleet: string | undefined;
   /** Whether clocks jump. */
   clocks: boolean;
-  tell: (line: string) => void;
+  report: (line: string) => void;
 }
 
 export interface Result {
@@ -51,7 +51,7 @@ const slotsWithin = 60;
 
 /** Starts everything, runs the plan of the seed, and compares the clients' records with the database. */
 export async function chaos(lifetime: Lifetime, options: Options): Promise<Result> {
-  const { seed, minutes, logs, fleet, clocks, tell } = options;
+  const { seed, minutes, logs, fleet, clocks, report } = options;
   const installation = await startInstallation(lifetime, { logs, fleet, clocks, each: 2 });
   const { parts } = installation;
   const plan = planOf(
@@ -71,20 +71,20 @@ export async function chaos(lifetime: Lifetime, options: Options): Promise<Resul
     await Promise.all([watch.stop(), stopBurying()]);
   });
 
-  const { failures } = await happen(installation, plan, (fault) => tell(`${seconds(begun)} ${described(fault)}`));
-  for (const failure of failures) tell(`cut short: ${failure}`);
+  const { failures } = await happen(installation, plan, (fault) => report(`${seconds(begun)} ${described(fault)}`));
+  for (const failure of failures) report(`cut short: ${failure}`);
   await sleep(Math.max(0, minutes * 60_000 - (performance.now() - begun)));
   const over = performance.now();
   // Completions may have been lost while the process kept running. Only its end makes that known.
   await Promise.all(parts.filter(({ name }) => name.startsWith("fleet")).map((part) => part.drain()));
   const admin = installation.database.admin();
   const back = await slotsBack(admin, slotsWithin);
-  tell(
+  report(
     `${seconds(begun)} the last fault is over; slots are back after ${back?.toFixed(1) ?? `more than ${slotsWithin}`} s`,
   );
   await clients.stop();
   const left = await drained(admin, longest);
-  tell(`${seconds(begun)} ${left.length === 0 ? "every job has ended" : `${left.length} jobs have not ended`}`);
+  report(`${seconds(begun)} ${left.length === 0 ? "every job has ended" : `${left.length} jobs have not ended`}`);
   await watch.stop();
   const verdict = await judge(installation, admin, clients.entries);
   await stopBurying();

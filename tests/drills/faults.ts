@@ -47,7 +47,7 @@ export function faults(span: number): Fault[] {
       happen: (installation) => withoutConnections(installation, span),
     },
     {
-      name: `standing still for ${span * 2} s behind a proxy`,
+      name: `frozen for ${span * 2} s behind a proxy`,
       async happen(installation) {
         installation.proxy.freeze();
         await sleep(span * 2000);

@@ -80,14 +80,14 @@ describe("the image", { skip: whyNot() }, () => {
     const { User, Entrypoint, StopSignal } = OCIv1.config;
     assert.deepEqual([User, Entrypoint, StopSignal], ["65534:65534", [program], "SIGTERM"]);
     const version = /weir-v(.+)-image\.tar$/.exec(archive ?? "")?.[1];
-    const told = await weir({}, "--version");
-    assert.equal(told.stdout, `weir ${version}\n`, told.output);
+    const ran = await weir({}, "--version");
+    assert.equal(ran.stdout, `weir ${version}\n`, ran.output);
   });
 
   it("finds its services file, and reports missing settings", async () => {
-    const told = await weir({}, "migrate");
-    assert.equal(told.code, 2, told.output);
-    assert.match(told.output, /the configuration has an error:\s+- DATABASE_URL is not set/);
+    const ran = await weir({}, "migrate");
+    assert.equal(ran.code, 2, ran.output);
+    assert.match(ran.output, /the configuration has an error:\s+- DATABASE_URL is not set/);
   });
 
   it("migrates, serves, runs a job, and ends at SIGTERM", { timeout: 600_000 }, async () => {

@@ -179,7 +179,7 @@ describe("npm start", { timeout: 600_000 }, () => {
     assert.match(status.output(), /^flaky: /m);
     const own = npm("weir", ["status"], { WEIR_CONFIG: join(state, "no.toml") });
     assert.equal(await own.ends(), 2, own.output());
-    assert.match(own.output(), /cannot read .*no\.toml/, "unless told");
+    assert.match(own.output(), /cannot read .*no\.toml/, "without the stack's services");
   });
 
   it("lets npm run weir end when its program ends", { skip: !canFreeze && "needs Linux" }, async () => {

@@ -35,7 +35,7 @@ export interface Result {
  */
 export async function soak(
   lifetime: Lifetime,
-  options: { minutes: number; logs: string; fleet: string | undefined; tell: (line: string) => void },
+  options: { minutes: number; logs: string; fleet: string | undefined; report: (line: string) => void },
 ): Promise<Result> {
   const span = options.minutes * 60_000;
   const installation = await startInstallation(lifetime, {
@@ -55,7 +55,7 @@ export async function soak(
     await sleep(Math.max(0, next - performance.now()));
     moments.push(await measure(installation, admin));
     if (moments.length % 60 === 0)
-      options.tell(`${Math.round((performance.now() - begun) / 60_000)} min: ${clients.entries.length} submissions`);
+      options.report(`${Math.round((performance.now() - begun) / 60_000)} min: ${clients.entries.length} submissions`);
   }
   await sleep(Math.max(0, begun + span - performance.now()));
   await control.stop();

@@ -42,7 +42,7 @@ export class StripeApi {
       const url = new URL(request.url ?? "/", "http://stripe");
       if (api.failures > 0 && api.answers-- <= 0) {
         api.failures--;
-        return answer(500, { error: { type: "api_error", message: "told to fail" } });
+        return answer(500, { error: { type: "api_error", message: "failed on request" } });
       }
       if (url.pathname === "/v1/customers/search") {
         const subject = /^metadata\["subject"\]:"(.*)"$/.exec(url.searchParams.get("query") ?? "")?.[1] ?? "";
@@ -57,7 +57,7 @@ export class StripeApi {
         // A killed backend repeats its last events.
         if (api.refusals > 0 && !api.events.has(identifier)) {
           api.refusals--;
-          return answer(400, { error: { type: "invalid_request_error", message: "told to refuse" } });
+          return answer(400, { error: { type: "invalid_request_error", message: "refused on request" } });
         }
         if (api.events.has(identifier)) {
           api.duplicates++;

@@ -1,7 +1,7 @@
 // graphile-worker: a queue for each user, which runs one job at a time. It supports no other limit, so a user with
 // three slots gets three queues in turn.
 import { Logger, makeWorkerUtils, run, runMigrations } from "graphile-worker";
-import { connectionString, job, pool, produce, untilTold, workers } from "./program.mjs";
+import { connectionString, job, pool, produce, untilStdinEnds, workers } from "./program.mjs";
 
 const pgPool = pool();
 const logger = new Logger(() => () => {});
@@ -25,7 +25,7 @@ if (process.argv[2] === "setup") {
     noHandleSignals: true,
     taskList: { work: ({ user }, { job: { id } }) => job(user, id) },
   });
-  await untilTold();
+  await untilStdinEnds();
   await runner.stop();
 }
 await pgPool.end();

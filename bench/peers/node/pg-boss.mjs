@@ -1,6 +1,6 @@
 // pg-boss: a group for each user. The group's tier sets how many of its jobs run at once.
 import { PgBoss } from "pg-boss";
-import { callers, connectionString, job, produce, untilTold, workers } from "./program.mjs";
+import { callers, connectionString, job, produce, untilStdinEnds, workers } from "./program.mjs";
 
 const boss = new PgBoss({
   connectionString,
@@ -38,6 +38,6 @@ if (process.argv[2] === "setup") {
       }),
     ),
   );
-  await untilTold();
+  await untilStdinEnds();
 }
 await boss.stop({ graceful: false });

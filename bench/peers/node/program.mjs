@@ -20,7 +20,7 @@ export async function job(user, id) {
 }
 
 /** Runs until standard input ends. */
-export async function untilTold() {
+export async function untilStdinEnds() {
   writeSync(1, "ready\n");
   for await (const _ of process.stdin);
 }

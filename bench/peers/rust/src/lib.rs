@@ -56,7 +56,7 @@ pub async fn job(user: Uuid, job: impl std::fmt::Display, takes: Duration) {
 }
 
 /// Runs until standard input ends.
-pub async fn until_told() -> Result<(), Failure> {
+pub async fn until_stdin_ends() -> Result<(), Failure> {
     println!("ready");
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while lines.next_line().await?.is_some() {}

@@ -8,7 +8,7 @@ use headgate::{BackoffConfig, JobCtx, Registry, Worker, WorkerConfig, prepare_en
 use headgate_core::{CodecError, ConcurrencyLimitConfig, Envelope, SaturationStrategy, Store, Task};
 use headgate_migrate::{Direction, MigrateOptions, migrate_postgres};
 use headgate_postgres::PgStore;
-use peers::{Failure, database_url, job, number, produce, rescues_soon, takes, until_told};
+use peers::{Failure, database_url, job, number, produce, rescues_soon, takes, until_stdin_ends};
 use tokio_postgres::NoTls;
 use uuid::Uuid;
 
@@ -101,7 +101,7 @@ async fn work(store: Arc<PgStore>) -> Result<(), Failure> {
     }
     let (worker, handle) = Worker::new(store, registry, config);
     let working = tokio::spawn(worker.run());
-    until_told().await?;
+    until_stdin_ends().await?;
     handle.shutdown();
     working.await??;
     Ok(())

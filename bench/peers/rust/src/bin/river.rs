@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use peers::{Failure, database_url, job, number, produce, rescues_soon, takes, until_told};
+use peers::{Failure, database_url, job, number, produce, rescues_soon, takes, until_stdin_ends};
 use riverqueue::migrate::PostgresMigrator;
 use riverqueue::{Client, Job, JobArgs, MaintenanceConfig, QueueConfig, WorkContext, WorkOutcome, Workers};
 use serde::{Deserialize, Serialize};
@@ -109,7 +109,7 @@ async fn work(pool: PgPool) -> Result<(), Failure> {
         );
     }
     let mut run = builder.build()?.start()?;
-    until_told().await?;
+    until_stdin_ends().await?;
     run.stop_and_cancel().await?;
     pool.close().await;
     Ok(())
