@@ -4,8 +4,15 @@
 #[path = "../../src/credential_headers.rs"]
 mod credential_headers;
 
-use credential_headers::{bearer, cookie, is_service_key};
+use credential_headers::{CookieName, bearer, is_service_key};
 use libfuzzer_sys::fuzz_target;
+
+fn cookie(cookies: &str) -> Option<&str> {
+    let Ok(name) = "auth_token".parse::<CookieName>() else {
+        panic!("the default name is valid");
+    };
+    credential_headers::cookie(cookies, &name)
+}
 
 fuzz_target!(|text: &str| {
     if let Some(token) = bearer(text) {
@@ -29,6 +36,11 @@ fuzz_target!(|text: &str| {
         }
     } else if !text.contains("auth_token") {
         assert_eq!(cookie(&format!("{text}; auth_token=a.b.c")), Some("a.b.c"));
+    }
+    // Any name that is accepted finds its cookie.
+    if let Ok(name) = text.parse::<CookieName>() {
+        let cookies = format!("{text}=a.b.c");
+        assert_eq!(credential_headers::cookie(&cookies, &name), Some("a.b.c"));
     }
     let lower = text.to_ascii_lowercase();
     assert_eq!(is_service_key(text), lower.starts_with("weir_sk_"));
