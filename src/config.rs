@@ -707,7 +707,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_chooses_an_origin_and_the_default_one_is_needed_only_if_it_is_used() {
+    fn a_route_chooses_an_origin_and_the_default_may_be_unused() {
         let read = |routes: Value, more: &[(&str, Value)]| {
             let set = [
                 ("ORIGIN_URL", json!("")),
