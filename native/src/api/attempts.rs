@@ -298,11 +298,11 @@ async fn record(
     attempt: &Attempt,
     progress: Option<&attempts::Progress>,
 ) -> Result<Json<Recorded>, ApiError> {
-    let heard = api
+    let recorded = api
         .pool
         .with(async |client| attempts::record_progress(client, attempt.claim(), progress).await);
     Ok(Json(Recorded {
-        deadline_at: heard.await?,
+        deadline_at: recorded.await?,
     }))
 }
 

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_remembered_for_long_but_not_for_ever() {
+    fn reports_are_remembered_up_to_a_limit() {
         let reports = RecentReports::default();
         assert!(reports.is_first("0"));
         assert!(!reports.is_first("0"));

@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_ends_with_its_callers_token_and_in_ten_minutes_at_the_latest() {
+    fn a_stream_ends_with_its_token_and_within_ten_minutes() {
         let lasts = |expires_at| longest(expires_at, 1000).as_secs();
         assert_eq!(lasts(None), 600);
         assert_eq!(lasts(Some(1060)), 60 + LEEWAY_SECS);

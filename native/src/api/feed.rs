@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_job_is_followed_also_when_many_newer_ones_come() {
+    fn newer_jobs_do_not_displace_an_unfinished_one() {
         let mut watched = Watched::default();
         assert_eq!(look(&mut watched, &[1, 2], &[(1, "a"), (2, "over")]), [1, 2]);
         assert_eq!(
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_followed_come_in_when_others_are_over() {
+    fn jobs_over_the_limit_are_followed_when_others_end() {
         let mut watched = Watched::default();
         let most = i64::try_from(MAX_FOLLOWED).unwrap();
         for id in 1..=most {

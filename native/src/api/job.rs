@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queued_job_says_what_it_waits_for() {
+    fn a_queued_job_has_a_reason_to_wait() {
         assert_eq!(waiting_for("pending", true, false, false), WaitingFor::Slot);
         assert_eq!(waiting_for("pending", true, true, true), WaitingFor::Slot);
         assert_eq!(waiting_for("pending", false, true, false), WaitingFor::Schedule);

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_opens_its_job_and_no_other_also_while_the_secret_is_rotated() {
+    fn a_job_token_is_valid_for_its_job_only_and_during_rotation() {
         let (old, new) = (SecretString::from("old"), SecretString::from("new"));
         let at = Timestamp::UNIX_EPOCH;
         let before = JobTokens::new([&old], Uuid::nil()).of(7, at).unwrap();

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_takes_what_it_needs_more_and_gives_all_of_it_back() {
+    fn a_growing_thing_takes_more_places_and_releases_all() {
         let places = Places::new(10, 4);
         let [one, other] = [0, 1].map(Uuid::from_u128);
         let mut growing = places.take(one).unwrap();

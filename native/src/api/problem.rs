@@ -183,15 +183,15 @@ impl From<tokio_postgres::Error> for ApiError {
 
 impl From<ControlError> for ApiError {
     fn from(error: ControlError) -> Self {
-        let said = sentence(&error.to_string());
+        let text = sentence(&error.to_string());
         match error {
             ControlError::Database(error) => error.into(),
-            ControlError::NoPlan(..) | ControlError::Invalid(_) => Self::Unprocessable(said),
+            ControlError::NoPlan(..) | ControlError::Invalid(_) => Self::Unprocessable(text),
             ControlError::NoMeter(..) | ControlError::NeverSeen(_) | ControlError::NoWebhook(_) => {
-                Self::NotFound(said)
+                Self::NotFound(text)
             }
             ControlError::Deleted(_) => Self::Deleted,
-            ControlError::Conflict(_) => Self::Conflict(said),
+            ControlError::Conflict(_) => Self::Conflict(text),
         }
     }
 }

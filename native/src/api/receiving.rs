@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bodies_that_never_end_take_their_holders_room_and_nobody_elses() {
+    async fn unfinished_bodies_use_only_their_holders_memory() {
         let receiving = Receiving::new();
         let [one, other] = [1, 2].map(Uuid::from_u128);
         let mut begun = Vec::new();

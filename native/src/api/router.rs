@@ -93,7 +93,7 @@ mod tests {
     use tower::ServiceExt;
 
     #[tokio::test]
-    async fn a_body_that_never_ends_is_given_up_however_steadily_it_arrives() {
+    async fn a_slow_endless_body_is_abandoned() {
         let limit = Duration::from_millis(100);
         let router = Router::new()
             .route("/", axum::routing::post(async |_: Bytes| ()))

@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_wrong_is_said_at_once_and_no_secret_is_repeated() {
+    fn all_errors_are_listed_at_once_without_secrets() {
         let error = Settings::read(
             &variables(&[
                 ("DATABASE_URL", "mysql://root:hunter2@x/y"),
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn pro_plus_has_what_pro_has_unless_told_otherwise() {
+    fn pro_plus_defaults_to_the_slots_of_pro() {
         let limits = |pairs: &[(&str, &str)]| {
             let settings = Settings::read(&variables(pairs), &services()).unwrap();
             settings.fairness.limits.of_plans.get("pro_plus").copied()

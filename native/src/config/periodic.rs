@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_do_not_depend_on_when_one_asks() {
+    fn ticks_do_not_depend_on_the_current_time() {
         let every = schedule(None, Some("1h")).unwrap();
         assert_eq!(next(&every, "2026-11-21T12:00:00Z"), "2026-11-21T13:00:00Z");
         assert_eq!(next(&every, "2026-11-21T12:59:59.9Z"), "2026-11-21T13:00:00Z");

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_exporter_would_pass_over_is_a_fault_and_no_key_is_repeated() {
+    fn settings_that_exporters_ignore_are_errors_without_keys() {
         let wrong = [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_setting_is_a_fault_that_names_the_one_that_was_meant() {
+    fn a_misspelt_setting_is_an_error_with_a_suggestion() {
         for (name, meant) in [
             ("FAIRNES_FREE_LIMIT", "FAIRNESS_FREE_LIMIT"),
             ("FAIRNESS_FREE_LIMITS", "FAIRNESS_FREE_LIMIT"),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_others_are_theirs() {
+    fn variables_of_other_programs_are_ignored() {
         let others = [
             "ANALYZER_QUEUE_PORT_80_TCP_ADDR",
             "ANALYZER_QUEUE_SERVICE_HOST",

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_and_what_is_there_are_values_of_toml() {
+    fn expected_and_actual_values_are_named_as_in_toml() {
         assert_eq!(
             wording::<u32>("\"5\""),
             "expected a whole number, not the string \"5\""
@@ -117,13 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_number_beyond_its_type_is_no_other_kind_of_value() {
+    fn an_integer_out_of_range_is_reported_as_such() {
         assert_eq!(wording::<u32>("-1"), "-1 is too small");
         assert_eq!(wording::<i16>("100000"), "100000 is too large");
     }
 
     #[test]
-    fn members_and_choices_are_named_with_what_there_is() {
+    fn unknown_members_are_reported_with_the_valid_ones() {
         assert_eq!(wording::<Table>("{}"), "it has no count");
         assert_eq!(
             wording::<Table>("{ cuont = 1 }"),

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_output_says_is_used_is_whole_in_whatever_way_it_is_written() {
+    fn the_used_amount_is_an_integer_in_any_notation() {
         for (number, wanted) in [
             (json!({ "used": 3 }), Some(3)),
             (json!({ "used": 3.0 }), Some(3)),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_cannot_be_what_was_used_is_not_guessed_at() {
+    fn an_invalid_used_amount_is_an_error() {
         for number in [json!(2.5), json!(-1), json!(-3.0), json!(-1e30)] {
             let refused = used(json!({ "used": number })).unwrap_err();
             assert!(

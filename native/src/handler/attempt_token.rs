@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_for_one_attempt_at_one_job_also_while_the_secret_is_rotated() {
+    fn an_attempt_token_is_for_one_attempt_and_valid_during_rotation() {
         let (old, new) = (Secret::random(), Secret::random());
         let token = |secrets: &[Secret], database| {
             let token = AttemptTokens::new(secrets, database).of(claim(7, "1.1"));

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_gets_no_variable_that_nobody_named() {
+    async fn a_program_gets_only_listed_variables() {
         // Cargo sets both for this process.
         let outcome =
             shell("printf '\"%s %s %s\"' \"$CARGO_PKG_NAME\" \"$CARGO_PKG_VERSION\" \"$WEIR_JOB_ID\"")
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failing_program_tells_why_on_its_standard_error() {
+    async fn the_error_of_a_failed_program_is_its_standard_error() {
         let error = shell("echo no such repository >&2; exit 3")
             .run(attempt(json!({})))
             .await
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_output_may_have_as_many_bytes_as_the_limit_says_and_no_more() {
+    async fn an_output_up_to_the_limit_is_accepted() {
         let text_of = |bytes: usize| {
             shell(&format!(
                 "printf '\"'; head -c {} /dev/zero | tr '\\0' x; printf '\"'",

@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_request_is_to_blame_for_is_final() {
+    fn only_client_errors_are_final() {
         for (code, expected) in [
             (400, true),
             (409, true),

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_about_progress_are_taken_out_however_they_arrive() {
+    fn progress_lines_are_removed_however_they_are_split() {
         let text =
             "warning: slow\nweir:progress 0.25 2 of 8 장\nweir:progress 1\r\nerror: weir:progress 0.5\nend";
         for size in [1, 2, 7, 14] {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_progress_stays_where_it_is() {
+    fn other_lines_are_kept() {
         for line in [
             "weir:progress",
             "weir:progress x\n",

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_everybody_can_reach_is_public() {
+    fn only_global_addresses_are_public() {
         for (address, public) in [
             ("1.1.1.1", true),
             ("8.8.8.8", true),

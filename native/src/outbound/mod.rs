@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_written_out_is_looked_at_in_all_its_spellings() {
+    fn literal_addresses_are_checked_in_every_spelling() {
         for url in [
             "http://127.0.0.1/",
             "http://127.1/",

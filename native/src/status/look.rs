@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_takes_a_twentieth_of_the_time_and_nobody_sees_what_is_old() {
+    fn a_look_takes_a_twentieth_of_the_time_and_results_expire() {
         let shown = |millis| shown_for(Duration::from_millis(millis)).as_millis();
         assert_eq!([0, 3, 50].map(shown), [1000, 1000, 1000]);
         assert_eq!([100, 300, 500].map(shown), [2000, 6000, 10_000]);

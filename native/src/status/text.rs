@@ -25,22 +25,25 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
         let led = status.at.duration_since(since).as_millis();
         format!(", for {}", duration(i64::try_from(led).unwrap_or(i64::MAX)))
     };
-    let nobody = || "none; start `weir schedule`".to_owned();
+    let no_process = || "none; start `weir schedule`".to_owned();
     let no_leader = || {
         match leads_river {
-        true => nobody(),
+        true => no_process(),
         false => "none; start a River client that may lead,\n             or set RIVER_LEADER=true for `weir schedule`".to_owned(),
     }
     };
     let leader = status.leader.as_ref().map_or_else(no_leader, |leader| {
-        let whose = if leader.foreign { ", not Weir's" } else { "" };
-        let end = format!("{whose}{}", for_how_long(leader.elected_at));
+        let foreign = if leader.foreign { ", not Weir's" } else { "" };
+        let end = format!("{foreign}{}", for_how_long(leader.elected_at));
         format!("{}{end}", cut(&leader.id, WIDTH - LABEL - end.len()))
     });
-    let maintenance = status.maintenance.as_ref().map_or_else(nobody, |maintenance| {
-        let end = for_how_long(maintenance.since);
-        format!("{}{end}", cut(&maintenance.process, WIDTH - LABEL - end.len()))
-    });
+    let maintenance = status
+        .maintenance
+        .as_ref()
+        .map_or_else(no_process, |maintenance| {
+            let end = for_how_long(maintenance.since);
+            format!("{}{end}", cut(&maintenance.process, WIDTH - LABEL - end.len()))
+        });
     let waiting = match status.lanes.parked {
         0 => String::from("no job waits"),
         parked => format!(
@@ -305,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_overview_says_who_leads_what_ends_and_what_holds_each_lane_back() {
+    fn the_overview_shows_leaders_throughput_and_blocked_lanes() {
         let text = overview_text(&overview("analysis", 0), true);
         fits(&text);
         insta::assert_snapshot!(text);

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn dear_claims_take_a_quarter_of_the_time() {
+    fn slow_claims_take_a_quarter_of_the_time() {
         let cooldown = after(1000, Duration::from_millis(22), 1).cooldown();
         assert_eq!(cooldown, Duration::from_millis(64));
         assert_eq!(after(1000, Duration::from_secs(9), 1).cooldown(), MAX_COOLDOWN);

@@ -58,7 +58,7 @@ mod tests {
     const BEN: Uuid = Uuid::from_u128(2);
 
     #[test]
-    fn a_user_gets_as_many_slots_as_the_limit_and_others_are_not_touched() {
+    fn a_user_gets_the_limit_and_others_are_not_affected() {
         let limiter = LocalLimiter::default();
         let first = limiter.try_acquire(ANNE, 1, 1);
         assert!(first.is_some());
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_gives_the_slot_back() {
+    fn a_panic_releases_the_slot() {
         let limiter = Arc::new(LocalLimiter::default());
         let inner = Arc::clone(&limiter);
         let _ = std::thread::spawn(move || {

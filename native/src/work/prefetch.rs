@@ -99,12 +99,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_knows_nothing_prefetches_nothing() {
+    fn a_new_pool_prefetches_nothing() {
         assert_eq!(Prefetch::unknown(Instant::now()).jobs(100, 400), 0);
     }
 
     #[test]
-    fn as_many_as_are_worked_off_in_five_milliseconds() {
+    fn five_milliseconds_of_work_are_prefetched() {
         let prefetched = |took: Duration, workers: u32| {
             let (prefetch, _) = after(1000, took / workers, took);
             prefetch.jobs(workers as usize, 400)
@@ -116,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn never_more_than_allowed() {
+    fn the_prefetch_never_exceeds_its_maximum() {
         let (prefetch, _) = after(1000, SHORT, SHORT);
         assert_eq!(prefetch.jobs(10, 40), 32);
         assert_eq!(prefetch.jobs(10, 0), 0);
     }
 
     #[test]
-    fn workers_that_take_nothing_do_not_count() {
+    fn idle_workers_do_not_affect_the_prefetch() {
         // One worker in a thousand has short jobs; the others still run their first.
         let millisecond = Duration::from_millis(1);
         let (prefetch, _) = after(1000, millisecond, millisecond);
@@ -131,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_long_ago_does_not_count() {
+    fn old_jobs_do_not_affect_the_prefetch() {
         let (mut prefetch, then) = after(1000, SHORT, SHORT);
         prefetch.took(SHORT, NONE, then + Duration::from_secs(10));
         assert_eq!(prefetch.jobs(10, 40), 1);
     }
 
     #[test]
-    fn one_long_job_stops_it_and_it_takes_many_short_ones_to_go_on() {
+    fn one_long_job_stops_prefetching_for_many_short_ones() {
         let (mut prefetch, mut now) = after(1000, SHORT, SHORT);
         prefetch.took(Duration::from_secs(10), NONE, now);
         assert_eq!(prefetch.jobs(10, 40), 0);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_that_pause_fetch_what_is_worked_off_meanwhile() {
+    fn a_pause_between_claims_increases_the_prefetch() {
         let (every, pause) = (Duration::from_millis(1), Duration::from_millis(64));
         let (mut prefetch, mut now) = after(1000, every, every);
         assert_eq!(prefetch.jobs(10, 400), 16);

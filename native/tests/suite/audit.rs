@@ -94,7 +94,7 @@ const VIOLATIONS: [(&str, &str, &str); 27] = [
         "I5: job $job (pending) is unfinished and has no reservation",
     ),
     (
-        "a job that waits for ever beside a free slot",
+        "a job that stays parked while a slot is free",
         "UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = $job; \
          DELETE FROM quota_reservations WHERE job_id = $job",
         "I5: holder $user, analysis: 1 job(s) wait although 0 of 1 slots are in use",
@@ -112,7 +112,7 @@ const VIOLATIONS: [(&str, &str, &str); 27] = [
         "I5: job $job runs in weir_dead, which has been silent",
     ),
     (
-        "a job with a slot on which nobody works, though it does not wait for a worker",
+        "a job with a slot that no worker runs and that does not wait for a worker",
         "UPDATE river_job SET state = 'pending' WHERE id = $job; \
          UPDATE quota_reservations SET admitted_at = now() - interval '1 minute' WHERE job_id = $job",
         "I5: job $job of holder $user has a slot, and nobody works on it",
@@ -173,7 +173,7 @@ const VIOLATIONS: [(&str, &str, &str); 27] = [
         "I7: grant $user of user $user, analysis: 10 given; reserved 4, drawn 0",
     ),
     (
-        "a grant that nobody looks for",
+        "a grant that is never drawn",
         "INSERT INTO grants (id, user_id, event_type, amount, reason) \
          VALUES ('$user', '$user', 'analysis', 10, 'a test')",
         "I7: grant $user of user $user, analysis has 10 left, which nobody looks for",
@@ -186,7 +186,7 @@ const VIOLATIONS: [(&str, &str, &str); 27] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_violation_that_is_made_on_purpose_is_named() {
+async fn the_audit_names_every_deliberate_violation() {
     let mut unseen = Vec::new();
     for (what, sql, wanted) in VIOLATIONS {
         let Scene { weir, user, job } = Scene::new().await;
@@ -206,7 +206,7 @@ async fn every_violation_that_is_made_on_purpose_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_was_charged_and_ran_again_is_no_violation() {
+async fn a_charged_job_that_ran_again_is_not_a_violation() {
     let scene = Scene::new().await;
     let (weir, job) = (&scene.weir, scene.job);
     weir.begun_elsewhere(job).await;

@@ -88,11 +88,11 @@ async fn two_batches_at_once_never_go_over_the_quota() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_with_a_batch_is_said_with_its_place() {
+async fn errors_in_a_batch_name_the_position() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let good = files(&[("a_test.go", GO_TESTS)]);
-    for (body, says) in [
+    for (body, expected) in [
         (json!([]), "1 to 100"),
         (json!({}), "array"),
         (Value::from(vec![good.clone(); 101]), "1 to 100"),
@@ -102,7 +102,7 @@ async fn what_is_wrong_with_a_batch_is_said_with_its_place() {
         let answer = weir.post("/api/jobs/analysis/batch", who, &body).await;
         assert_eq!(answer.status, 422, "{}", answer.body);
         let detail = answer.body["detail"].as_str().unwrap();
-        assert!(detail.contains(says), "{detail}");
+        assert!(detail.contains(expected), "{detail}");
     }
     let anonymous = batch(&weir, Who::Address("198.51.100.9"), &[], 1).await;
     assert_eq!(anonymous.status, 401);
@@ -111,7 +111,7 @@ async fn what_is_wrong_with_a_batch_is_said_with_its_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_for_later_says_so_and_can_be_cancelled_until_then() {
+async fn a_scheduled_job_can_be_cancelled_before_its_time() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let good = files(&[("a_test.go", GO_TESTS)]).to_string();
@@ -178,7 +178,7 @@ async fn a_job_for_later_says_so_and_can_be_cancelled_until_then() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_that_cannot_be_answered_reserves_nothing() {
+async fn a_batch_without_an_answer_reserves_nothing() {
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/programs.toml")]).await;
     let who = Who::User(weir.user("free").await);
     let commit = |sha: &str| {
@@ -213,7 +213,7 @@ async fn a_batch_that_cannot_be_answered_reserves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_of_specifications_does_not_read_their_analysis_again_and_again() {
+async fn a_batch_of_specifications_reads_their_analysis_once() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;

@@ -33,7 +33,7 @@ async fn completed_elsewhere(client: &Client) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_product_with_tables_and_a_river_of_its_own_keeps_both_beside_weir() {
+async fn weir_leaves_a_products_tables_and_river_unchanged() {
     let Some(product) = Beside::built().await else {
         return;
     };
@@ -51,7 +51,7 @@ async fn a_product_with_tables_and_a_river_of_its_own_keeps_both_beside_weir() {
 
         let refused = weir(url, &["migrate"], &[]);
         assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-        let said = String::from_utf8(refused.stderr).unwrap();
+        let message = String::from_utf8(refused.stderr).unwrap();
         for words in [
             "nothing was changed",
             "processes",
@@ -59,7 +59,7 @@ async fn a_product_with_tables_and_a_river_of_its_own_keeps_both_beside_weir() {
             "users",
             "WEIR_SCHEMA=weir",
         ] {
-            assert!(said.contains(words), "{said}");
+            assert!(message.contains(words), "{message}");
         }
         assert_eq!(definitions(&client).await, all);
         let ours = client.query_one("SELECT to_regnamespace('weir') IS NULL", &[]);
@@ -68,8 +68,11 @@ async fn a_product_with_tables_and_a_river_of_its_own_keeps_both_beside_weir() {
         before = Some((all, contents(&client, ALL_BUT_RIVERS).await));
         let migrated = weir(url, &["migrate"], &OWN);
         assert!(migrated.status.success(), "{migrated:?}");
-        let said = String::from_utf8(migrated.stdout).unwrap();
-        assert!(said.contains("stay at version 6, which is new enough"), "{said}");
+        let message = String::from_utf8(migrated.stdout).unwrap();
+        assert!(
+            message.contains("stay at version 6, which is new enough"),
+            "{message}"
+        );
     })
     .await;
     let up = Process::start(&weir, &["up"], &OWN);

@@ -47,7 +47,7 @@ fn change_of(event: &Value) -> (String, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
+async fn upgrades_grants_and_refunds_are_applied_and_logged() {
     let weir = Weir::with(&[("WEBHOOK_PRIVATE_NETWORKS", "true")]).await;
     let who = Who::Subject("auth0|anne");
     // A key from a shell, as an operator creates it: alone on the last line.
@@ -166,16 +166,16 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
     .await;
     let rest = json!({ "meter": "analysis", "amount": 13, "reason": "work done by hand" });
     call("POST", &path.replace("/plan", "/adjustments"), "rest-1", &rest).await;
-    let said = command(&weir, &["user", "cancel", "auth0|anne", "--reason", "asked for"])
+    let message = command(&weir, &["user", "cancel", "auth0|anne", "--reason", "asked for"])
         .output()
         .unwrap();
-    assert_eq!(String::from_utf8(said.stdout).unwrap(), "cancelled 3 jobs\n");
+    assert_eq!(String::from_utf8(message.stdout).unwrap(), "cancelled 3 jobs\n");
 
     // The usage feed and the log.
     let events = weir
         .until("all usage events", async || {
-            let told = call("GET", "/admin/usage/events", "-", &json!({})).await;
-            let events = told["events"].as_array().unwrap().clone();
+            let feed = call("GET", "/admin/usage/events", "-", &json!({})).await;
+            let events = feed["events"].as_array().unwrap().clone();
             (events.len() == 4).then_some(events)
         })
         .await;
@@ -226,7 +226,7 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
     })
     .await;
     let deliveries = receiver.by_id();
-    let mut told: Vec<String> = deliveries
+    let mut delivered: Vec<String> = deliveries
         .values()
         .map(|one| {
             assert!(one.is_signed_by(secret.as_str().unwrap()));
@@ -240,9 +240,9 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
             }
         })
         .collect();
-    told.sort();
+    delivered.sort();
     assert_eq!(
-        told,
+        delivered,
         [
             "\"free\" to \"pro\"",
             "100 % of 1000",

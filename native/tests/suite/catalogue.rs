@@ -101,14 +101,14 @@ async fn a_refusal_names_each_full_window_and_the_latest_reset() {
     assert_eq!(
         complaints.len(),
         1,
-        "who writes by hand is not stopped, and is told of: {complaints:?}"
+        "writes by hand are accepted, and the audit reports them: {complaints:?}"
     );
     assert!(complaints[0].contains("renders, hour of"), "{complaints:?}");
     weir.abandon().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_more_than_a_whole_window_is_not_told_to_try_again() {
+async fn an_amount_above_a_whole_window_gets_no_retry_after() {
     let weir = images().await;
     let user = weir.user("hobby").await;
     let ask = async |most: i64| {
@@ -200,7 +200,7 @@ async fn a_change_of_plan_meets_what_was_used_in_the_window_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn amounts_are_larger_than_an_int_and_what_was_not_used_is_given_back() {
+async fn amounts_may_exceed_an_int_and_unused_parts_are_released() {
     let weir = images().await;
     let user = weir.user("business").await;
     let who = Who::User(user);
@@ -269,7 +269,7 @@ fn changed(weir: &Weir, change: impl FnOnce(&mut Catalogue)) -> Catalogue {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_raised_limit_holds_at_once_and_more_slots_wake_what_waits() {
+async fn raised_limits_apply_at_once_and_new_slots_wake_parked_jobs() {
     let weir = images().await;
     early_in_the_hour().await;
     let user = weir.user("hobby").await;
@@ -366,19 +366,19 @@ async fn migrate_loads_the_plans_and_a_missing_meter_stops_the_start() {
     let run = |arguments: &[&str]| command(&weir, arguments).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let migrated = run(&["migrate"]);
-    let said = text(&migrated.stdout);
-    assert!(migrated.status.success(), "{said}{}", text(&migrated.stderr));
+    let printed = text(&migrated.stdout);
+    assert!(migrated.status.success(), "{printed}{}", text(&migrated.stderr));
     assert!(
-        said.contains("changed the catalogue: meter renders: new, in images\n"),
-        "{said}"
+        printed.contains("changed the catalogue: meter renders: new, in images\n"),
+        "{printed}"
     );
     assert!(
-        said.contains("changed the catalogue: plan hobby: new\n"),
-        "{said}"
+        printed.contains("changed the catalogue: plan hobby: new\n"),
+        "{printed}"
     );
     assert!(
-        said.contains("changed the catalogue: plan free: gone\n"),
-        "{said}"
+        printed.contains("changed the catalogue: plan free: gone\n"),
+        "{printed}"
     );
     let again = text(&run(&["migrate"]).stdout);
     assert_eq!(again, "nothing to do: the database is up to date\n");
@@ -398,10 +398,10 @@ async fn migrate_loads_the_plans_and_a_missing_meter_stops_the_start() {
         .output()
         .unwrap();
     assert!(!other.status.success());
-    let said = text(&other.stderr);
+    let printed = text(&other.stderr);
     assert!(
-        said.contains("the database has no meter") && said.contains("weir migrate"),
-        "{said}"
+        printed.contains("the database has no meter") && printed.contains("weir migrate"),
+        "{printed}"
     );
     let differs = text(
         &command(&weir, &["plans"])
@@ -429,7 +429,7 @@ async fn a_services_file_without_a_catalogue_has_that_of_the_shipped_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn windows_that_are_over_are_forgotten_and_the_rest_is_kept() {
+async fn ended_windows_are_deleted_and_others_kept() {
     let weir = images().await;
     let user = weir.user("hobby").await;
     let client = weir.client().await;
@@ -539,14 +539,14 @@ async fn usage_of_an_unknown_meter_is_refused_in_sql() {
         "INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id) VALUES ($1, 'Renders', 1, 1)",
     ] {
         let error = client.execute(sql, &[&user]).await.unwrap_err();
-        let said = error.as_db_error().unwrap().message();
-        assert_eq!(said, "there is no meter Renders");
+        let printed = error.as_db_error().unwrap().message();
+        assert_eq!(printed, "there is no meter Renders");
     }
     weir.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_that_somebody_deleted_are_brought_back() {
+async fn deleted_limits_are_restored() {
     let weir = images().await;
     let user = weir.user("hobby").await;
     let mut client = weir.client().await;
@@ -566,7 +566,7 @@ async fn limits_that_somebody_deleted_are_brought_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_meter_whose_usage_was_written_by_hand_is_not_taken_away() {
+async fn a_meter_with_manual_usage_cannot_be_removed() {
     let weir = images().await;
     let user = weir.user("hobby").await;
     weir.use_up(user, "exports", 3).await;
@@ -589,7 +589,7 @@ async fn a_meter_whose_usage_was_written_by_hand_is_not_taken_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn migrate_says_what_it_applied_also_when_the_catalogue_is_refused() {
+async fn migrate_lists_applied_files_even_if_the_catalogue_is_refused() {
     let weir = images().await;
     let admin = weir.admin().await;
     let old = format!("{}_old", weir.name());
@@ -615,13 +615,13 @@ async fn migrate_says_what_it_applied_also_when_the_catalogue_is_refused() {
         .output()
         .unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (said, complained) = (text(&migrated.stdout), text(&migrated.stderr));
+    let (printed, complained) = (text(&migrated.stdout), text(&migrated.stderr));
     assert!(!migrated.status.success());
     assert!(
-        said.contains("applied functions/api/weir_submit.sql\n"),
-        "{said}{complained}"
+        printed.contains("applied functions/api/weir_submit.sql\n"),
+        "{printed}{complained}"
     );
-    assert!(!said.contains("changed the catalogue"), "{said}");
+    assert!(!printed.contains("changed the catalogue"), "{printed}");
     assert!(
         complained.contains("plan pro: gone, but 1 subscription(s) have it")
             && complained.contains("keep it in weir.toml until they have another plan"),
@@ -668,7 +668,7 @@ async fn a_meter_is_counted_in_every_window_that_some_plan_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_window_in_which_a_holder_has_a_limit_of_its_own_is_not_taken_away() {
+async fn a_window_with_an_override_cannot_be_removed() {
     let weir = images().await;
     let user = weir.user("hobby").await;
     let mut client = weir.client().await;

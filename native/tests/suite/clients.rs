@@ -200,7 +200,7 @@ async fn failures_are_recorded_in_language(program: &[PathBuf]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_a_handler_fails_with_is_recorded_and_tried_again_in_python() {
+async fn any_handler_error_is_recorded_and_retried_in_python() {
     let made = tokio::task::spawn_blocking(|| programs::python("psycopg-3.3.9", &["psycopg[binary]==3.3.9"]));
     let Some(python) = made.await.unwrap() else { return };
     failures_are_recorded_in_language(&[python, "-c".into(), FAILING_PYTHON.into()]).await;
@@ -283,7 +283,7 @@ await sql.end();
 "#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn progress_tells_an_attempt_that_it_was_taken_back_in_typescript() {
+async fn progress_reports_a_lost_attempt_in_typescript() {
     let Some(node) = node() else { return };
     let program = ["--input-type=module", "--eval", FENCED_TYPESCRIPT].map(PathBuf::from);
     let weir = Weir::new().await;
@@ -291,13 +291,13 @@ async fn progress_tells_an_attempt_that_it_was_taken_back_in_typescript() {
     let user = weir.user("free").await.to_string();
     let submit = "SELECT outcome FROM weir_submit($1, 'analysis', '{}')";
     client.query_one(submit, &[&user]).await.unwrap();
-    let said = output(&weir, &[&[node], &program[..]].concat(), &[CLIENTS]).await;
-    assert_eq!(said, "done\nfenced_out");
+    let printed = output(&weir, &[&[node], &program[..]].concat(), &[CLIENTS]).await;
+    assert_eq!(printed, "done\nfenced_out");
     weir.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_a_handler_fails_with_is_recorded_and_tried_again_in_go() {
+async fn any_handler_error_is_recorded_and_retried_in_go() {
     let folder = std::env::temp_dir().join(format!("weir-go-failing-{}", Uuid::new_v4()));
     let module = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/go");
     let file = folder.join("failing");

@@ -15,7 +15,7 @@ fn run(weir: &Weir, arguments: &[&str], more: &[(&str, &str)]) -> Output {
         .unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn message(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
@@ -38,7 +38,7 @@ async fn concurrent_migrations_apply_each_file_once() {
         for child in at_once {
             let output = child.wait_with_output().unwrap();
             assert!(output.status.success(), "{output:?}");
-            done.extend(said(&output).lines().map(str::to_owned));
+            done.extend(message(&output).lines().map(str::to_owned));
         }
         done.retain(|line| line != "nothing to do: the database is up to date");
         assert!(
@@ -51,12 +51,12 @@ async fn concurrent_migrations_apply_each_file_once() {
     })
     .await;
     let again = run(&weir, &["migrate"], &[]);
-    assert_eq!(said(&again), "nothing to do: the database is up to date\n");
+    assert_eq!(message(&again), "nothing to do: the database is up to date\n");
     weir.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_alone_on_standard_output_and_one_that_ends_at_once_is_refused() {
+async fn a_key_is_alone_on_standard_output_and_needs_a_positive_ttl() {
     let weir = Weir::new().await;
     let create = |more: &[&str]| {
         let create = ["key", "create", "--name", "billing", "--scope", "admin"];
@@ -66,7 +66,7 @@ async fn a_key_is_alone_on_standard_output_and_one_that_ends_at_once_is_refused(
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     let made = create(&["--ttl", "1d"]);
     assert!(made.status.success(), "{made:?}");
-    let key = said(&made);
+    let key = message(&made);
     assert!(key.starts_with("weir_sk_") && key.lines().count() == 1, "{key}");
     assert!(
         String::from_utf8_lossy(&made.stderr).contains("only time"),
@@ -76,7 +76,7 @@ async fn a_key_is_alone_on_standard_output_and_one_that_ends_at_once_is_refused(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_names_a_user_of_the_tier_that_was_asked_for() {
+async fn a_token_names_a_user_of_the_requested_tier() {
     let weir = Weir::new().await;
     let user = uuid::Uuid::new_v4();
     let output = run(
@@ -93,7 +93,7 @@ async fn a_token_names_a_user_of_the_tier_that_was_asked_for() {
         &[("JWT_ISSUER", "https://issuer.example"), ("JWT_AUDIENCE", "weir")],
     );
     assert!(output.status.success(), "{output:?}");
-    let token = said(&output);
+    let token = message(&output);
     let claims = token.trim().split('.').nth(1).unwrap();
     let claims = base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, claims).unwrap();
     let claims: Value = serde_json::from_slice(&claims).unwrap();
@@ -124,12 +124,12 @@ async fn a_token_names_a_user_of_the_tier_that_was_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn audit_exits_with_one_on_a_fault_and_with_zero_after_repair() {
+async fn audit_exits_with_one_on_violations_and_zero_after_repair() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
     let sound = run(&weir, &["audit"], &[]);
-    assert_eq!(sound.status.code(), Some(0), "{}", said(&sound));
+    assert_eq!(sound.status.code(), Some(0), "{}", message(&sound));
 
     weir.client()
         .await
@@ -140,7 +140,7 @@ async fn audit_exits_with_one_on_a_fault_and_with_zero_after_repair() {
         .await
         .unwrap();
     let broken = run(&weir, &["audit", "--json"], &[]);
-    assert_eq!(broken.status.code(), Some(1), "{}", said(&broken));
+    assert_eq!(broken.status.code(), Some(1), "{}", message(&broken));
     let findings: Value = serde_json::from_slice(&broken.stdout).unwrap();
     let named = findings.as_array().unwrap().iter().any(|finding| {
         let violations = finding["violations"].as_array().unwrap();
@@ -151,7 +151,7 @@ async fn audit_exits_with_one_on_a_fault_and_with_zero_after_repair() {
     assert!(named, "{findings}");
 
     let repaired = run(&weir, &["audit", "--repair"], &[]);
-    assert_eq!(repaired.status.code(), Some(0), "{}", said(&repaired));
+    assert_eq!(repaired.status.code(), Some(0), "{}", message(&repaired));
     assert_eq!(weir.quota(Who::User(user), "analysis").await["used"], 0);
     weir.end().await;
 }
@@ -198,7 +198,10 @@ fn the_version_is_that_of_weir() {
         .arg("--version")
         .output()
         .unwrap();
-    assert_eq!(said(&output), concat!("weir ", env!("CARGO_PKG_VERSION"), "\n"));
+    assert_eq!(
+        message(&output),
+        concat!("weir ", env!("CARGO_PKG_VERSION"), "\n")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -207,7 +210,7 @@ async fn a_user_is_shown_as_text_and_as_json() {
     let user = weir.user("pro").await.to_string();
     let granted = ["user", "grant", &user, "analysis", "100", "--reason", "a ticket"];
     assert!(run(&weir, &granted, &[]).status.success());
-    let text = said(&run(&weir, &["user", "show", &user], &[]));
+    let text = message(&run(&weir, &["user", "show", &user], &[]));
     assert_eq!(
         text.lines().next(),
         Some(&*format!("user {user}, plan pro")),
@@ -222,13 +225,13 @@ async fn a_user_is_shown_as_text_and_as_json() {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
     let json: Value =
-        serde_json::from_str(&said(&run(&weir, &["user", "show", &user, "--json"], &[]))).unwrap();
+        serde_json::from_str(&message(&run(&weir, &["user", "show", &user, "--json"], &[]))).unwrap();
     assert_eq!((&json["subject"], &json["plan"]), (&json!(user), &json!("pro")));
-    assert_eq!(said(&run(&weir, &["user", "usage", &user], &[])), "no usage\n");
+    assert_eq!(message(&run(&weir, &["user", "usage", &user], &[])), "no usage\n");
     let none: Value =
-        serde_json::from_str(&said(&run(&weir, &["user", "usage", &user, "--json"], &[]))).unwrap();
+        serde_json::from_str(&message(&run(&weir, &["user", "usage", &user, "--json"], &[]))).unwrap();
     assert_eq!(none, json!([]));
-    let cancelled = said(&run(&weir, &["user", "cancel", &user], &[]));
+    let cancelled = message(&run(&weir, &["user", "cancel", &user], &[]));
     assert_eq!(cancelled, "cancelled 0 jobs\n");
     let unknown = run(&weir, &["user", "show", "nobody"], &[]);
     assert_eq!(unknown.status.code(), Some(2));
@@ -250,7 +253,7 @@ fn completions_and_manual_pages_name_every_command() {
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
-        said(&output)
+        message(&output)
     };
     let help = weir(&["--help"]);
     assert_eq!(

@@ -409,10 +409,10 @@ async fn both_drivers_connect_as_libpq_documents_it() {
             "pgbouncer is not a connection parameter",
         ),
     ];
-    for (text, variables, says) in refused {
+    for (text, variables, expected) in refused {
         let [ours, rivers] = stage.connected(text, variables).await;
-        let said = ours.expect_err(text);
-        assert!(said.contains(says), "{text}: {said}");
+        let message = ours.expect_err(text);
+        assert!(message.contains(expected), "{text}: {message}");
         assert!(rivers.is_err(), "River's driver: {text} {variables:?}");
     }
 }
@@ -460,11 +460,11 @@ async fn the_database_is_named_by_a_file_or_by_the_variables_of_libpq() {
             "JWT_SECRET_FILE is",
         ),
     ] {
-        let (code, said) = migrate(&variables);
-        assert_eq!(code, Some(2), "{said}");
+        let (code, message) = migrate(&variables);
+        assert_eq!(code, Some(2), "{message}");
         assert!(
-            said.starts_with("weir: the configuration has an error:") && said.contains(fault),
-            "{said}"
+            message.starts_with("weir: the configuration has an error:") && message.contains(fault),
+            "{message}"
         );
     }
 }

@@ -97,7 +97,7 @@ async fn work_and_fail(weir: &Weir) -> Working {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_pages_say_what_waits_and_whose_it_is() {
+async fn the_pages_show_waiting_jobs_and_their_holders() {
     let weir = Weir::new().await;
     let user = weir.user("pro").await;
     weir.use_up(user, "analysis", 12).await;
@@ -211,7 +211,7 @@ async fn cancelling_frees_the_quota_and_passes_the_slot_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failures_are_counted_by_reason_and_nothing_of_them_is_markup() {
+async fn failures_are_counted_by_reason_and_escaped() {
     let weir = Weir::new().await;
     let working = work_and_fail(&weir).await;
     let user = weir.user("pro").await;
@@ -247,7 +247,7 @@ async fn failures_are_counted_by_reason_and_nothing_of_them_is_markup() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_id_leads_to_what_it_names() {
+async fn an_id_redirects_to_its_page() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let who = Who::User(user);
@@ -306,7 +306,7 @@ async fn an_id_leads_to_what_it_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_there_is_not_is_a_page_that_says_so() {
+async fn unknown_ids_get_an_error_page() {
     let weir = Weir::new().await;
     for path in [
         "/console/jobs/4711".to_owned(),
@@ -333,7 +333,7 @@ async fn what_there_is_not_is_a_page_that_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_but_this_machine_has_a_console() {
+async fn only_this_machine_can_reach_the_console() {
     let weir = Weir::new().await;
     let nowhere = ask(&weir, HERE, "GET", "/nowhere", &[("host", "localhost")])
         .await
@@ -367,7 +367,7 @@ async fn nobody_but_this_machine_has_a_console() {
     }
     let unknown = Request::builder().uri("/console").header("host", "localhost");
     let answer = weir.send(unknown.body(Body::empty()).unwrap()).await;
-    assert_eq!(answer.status, 404, "a connection that nobody vouches for");
+    assert_eq!(answer.status, 404, "a connection with an unknown peer");
     for (peer, host) in [
         ("127.0.0.1:1", "localhost"),
         ("[::1]:1", "[::1]:8080"),
@@ -411,7 +411,7 @@ async fn no_other_website_cancels_a_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_listener_says_where_a_connection_comes_from() {
+async fn the_listener_passes_on_the_peer_address() {
     let weir = Weir::new().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -230,7 +230,7 @@ async fn wrong_keys_are_answered_slowly_and_delay_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_that_stands_still_keeps_no_duty_from_being_done() {
+async fn a_blocked_change_delays_no_maintenance() {
     let weir = Weir::new().await;
     let mut operator = weir.client().await;
     let open = operator.transaction().await.unwrap();
@@ -384,7 +384,7 @@ async fn a_plan_change_at_period_end_holds_without_maintenance() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_and_slots_of_ones_own_count_everywhere_until_they_end() {
+async fn overrides_apply_everywhere_until_they_expire() {
     let weir = Weir::new().await;
     let backend = Backend::operator(&weir).await;
     let user = weir.user("free").await;
@@ -451,7 +451,7 @@ async fn limits_and_slots_of_ones_own_count_everywhere_until_they_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_adjustment_is_booked_once_and_gives_back_no_more_than_was_used() {
+async fn an_adjustment_is_booked_once_and_limited_to_the_usage() {
     let weir = Weir::new().await;
     let backend = Backend::operator(&weir).await;
     let user = weir.user("free").await;
@@ -659,7 +659,7 @@ async fn an_undecodable_path_is_refused_and_needs_a_key_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_person_who_submits_for_the_first_time_meanwhile_is_not_half_deleted() {
+async fn a_first_submission_during_deletion_leaves_a_whole_user() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let holders = Holders::load(&weir.client().await).await.unwrap();
@@ -684,7 +684,7 @@ async fn a_person_who_submits_for_the_first_time_meanwhile_is_not_half_deleted()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_row_that_somebody_deletes_takes_no_usage_with_it() {
+async fn deleting_a_user_row_by_hand_keeps_its_usage() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     weir.use_up(user, "analysis", 7).await;
@@ -700,7 +700,7 @@ async fn a_user_row_that_somebody_deletes_takes_no_usage_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn usage_is_told_by_period_also_of_those_that_are_over() {
+async fn usage_is_listed_by_period_including_past_ones() {
     let weir = Weir::new().await;
     let operator = Backend::operator(&weir).await;
     let user = weir.user("free").await;
@@ -804,7 +804,7 @@ async fn deleting_a_user_includes_jobs_of_other_clients() {
     let holds = format!("quota_reservations WHERE job_id = {one} AND admitted_at IS NOT NULL");
     assert_eq!(weir.count(&holds).await, 1);
     let cancelled = control::cancel_waiting(&mut client, "shell:test", &zoe, None).await;
-    assert_eq!(cancelled.unwrap(), 1, "it has a slot, and nobody works on it");
+    assert_eq!(cancelled.unwrap(), 1, "it has a slot, and no worker runs it");
     let deleted = control::delete(&mut client, "shell:test", &zoe).await.unwrap();
     assert_eq!(deleted.jobs, 3);
     let left = "SELECT array_agg(kind) FROM river_job";
@@ -814,7 +814,7 @@ async fn deleting_a_user_includes_jobs_of_other_clients() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_later_event_does_not_bring_a_deleted_person_back() {
+async fn a_later_event_does_not_restore_a_deleted_user() {
     let weir = Weir::new().await;
     let backend = Backend::operator(&weir).await;
     let anne = person(&weir, "anne@example.com").await;
@@ -859,7 +859,7 @@ async fn a_later_event_does_not_bring_a_deleted_person_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_usage_feed_begins_now_or_at_a_time() {
+async fn a_usage_feed_starts_now_or_at_a_time() {
     let weir = Weir::new().await;
     let backend = Backend::operator(&weir).await;
     let user = weir.user("free").await;

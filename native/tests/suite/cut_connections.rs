@@ -33,10 +33,7 @@ async fn through(cut: Cut) {
             }
         }
     };
-    assert_eq!(
-        failures, TIMES,
-        "every cut is told to the caller, and nothing else is"
-    );
+    assert_eq!(failures, TIMES, "only cuts are reported to the caller");
     match (cut, answer) {
         (Cut::BeforeCommit, Answer::Accepted { .. }) => {}
         (Cut::BeforeCommit, other) => panic!("{other:?}"),
@@ -76,7 +73,7 @@ async fn a_pooler_that_answers_with_an_error_after_commit_doubles_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_group_of_which_nobody_knows_whether_it_committed_is_never_run_again() {
+async fn a_group_with_an_unknown_outcome_is_never_repeated() {
     for cut in [
         Cut::PoolerErrorAfterCommit,
         Cut::ShutdownAfterCommit,
@@ -103,7 +100,7 @@ async fn a_group_of_which_nobody_knows_whether_it_committed_is_never_run_again()
         let jobs = weir.jobs().await;
         assert_eq!(
             jobs, 14,
-            "{cut:?}: one job a submission, whatever its caller was told"
+            "{cut:?}: one job per submission, whatever its caller received"
         );
         weir.end().await;
     }

@@ -34,7 +34,7 @@ fn example() -> Variables {
 }
 
 #[test]
-fn the_placeholder_of_the_example_is_no_secret() {
+fn the_examples_placeholder_is_refused_as_a_secret() {
     let mut variables = example();
     let placeholder = "replace-this-with-the-output-of-openssl-rand".to_owned();
     assert!(read("deploy/serve.env.example").contains(&placeholder));
@@ -47,7 +47,7 @@ fn the_placeholder_of_the_example_is_no_secret() {
 }
 
 #[test]
-fn only_the_process_that_verifies_assertions_has_their_secret() {
+fn only_the_api_unit_has_the_assertion_secret() {
     assert!(!read("deploy/weir.env.example").contains("EDGE_SECRET"));
     for part in ["work", "schedule"] {
         let unit = read(&format!("deploy/systemd/weir-{part}.service"));
@@ -91,18 +91,18 @@ async fn the_periodic_example_in_the_services_file_is_accepted() {
     let context = weir::context::Context::new(settings.unwrap()).unwrap();
     let periodic = &context.settings.periodic[0];
     let service = context.settings.service(&periodic.service).unwrap();
-    let nobody = weir_ledger::holder::Holder {
+    let no_holder = weir_ledger::holder::Holder {
         id: uuid::Uuid::nil(),
         user_id: None,
     };
     let amount = context.handlers[&service.kind]
-        .reserve(nobody, &periodic.args)
+        .reserve(no_holder, &periodic.args)
         .await;
     assert_eq!(amount.unwrap(), 1);
 }
 
 #[test]
-fn every_variable_of_the_example_is_one_that_the_program_reads() {
+fn every_variable_of_the_example_is_a_setting() {
     for name in example().keys() {
         // The port next to it determines whether it is read. The log's filter belongs to a library.
         if name == "RUST_LOG" {
@@ -111,7 +111,7 @@ fn every_variable_of_the_example_is_one_that_the_program_reads() {
         let mut variables = example();
         variables.insert(name.clone(), "?".to_owned());
         let Err(error) = Settings::read(&variables, &root().join("weir.toml")) else {
-            panic!("nobody minds nonsense in {name}");
+            panic!("an invalid value of {name} is accepted");
         };
         assert!(
             error.faults.iter().any(|fault| fault.contains(name)),
@@ -166,7 +166,7 @@ fn every_alert_has_its_chapter_and_every_chapter_its_alert() {
 }
 
 #[test]
-fn what_an_alert_looks_at_is_on_the_dashboard() {
+fn every_metric_of_an_alert_is_on_the_dashboard() {
     let (alerts, dashboard) = (
         read("deploy/prometheus/alerts.yml"),
         read("deploy/grafana/weir.json"),
@@ -182,7 +182,7 @@ fn what_an_alert_looks_at_is_on_the_dashboard() {
 }
 
 #[test]
-fn the_units_start_subcommands_that_there_are_and_wait_for_the_drain() {
+fn the_units_start_existing_subcommands_and_wait_for_the_drain() {
     let variables: Variables = [
         ("DATABASE_URL", "postgres://weir@127.0.0.1/weir"),
         ("WEIR_ENV", "production"),
@@ -213,7 +213,7 @@ fn the_units_start_subcommands_that_there_are_and_wait_for_the_drain() {
 
 /// Only on machines with systemd.
 #[test]
-fn systemd_finds_no_fault_with_the_units() {
+fn systemd_accepts_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         skip::skip("systemd-analyze is not installed");
         return;
@@ -232,9 +232,9 @@ fn systemd_finds_no_fault_with_the_units() {
             .arg(&file)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&verdict.stderr);
-        let faults: Vec<_> = said.lines().filter(|line| line.contains(&name)).collect();
-        assert!(verdict.status.success() && faults.is_empty(), "{said}");
+        let message = String::from_utf8_lossy(&verdict.stderr);
+        let faults: Vec<_> = message.lines().filter(|line| line.contains(&name)).collect();
+        assert!(verdict.status.success() && faults.is_empty(), "{message}");
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -48,7 +48,7 @@ struct Side {
     client: Client,
     /// Keeps the listening connection open.
     _listener: Client,
-    heard: UnboundedReceiver<Notification>,
+    notifications: UnboundedReceiver<Notification>,
 }
 
 /// A submission to a service.
@@ -305,12 +305,12 @@ impl Side {
         let same = "UPDATE weir_settings SET address_namespace = '6ba7b810-9dad-11d1-80b4-00c04fd430c8'";
         client.batch_execute(same).await.unwrap();
         let (listener, mut connection) = tokio_postgres::connect(weir.url(), NoTls).await.unwrap();
-        let (told, heard) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, notifications) = tokio::sync::mpsc::unbounded_channel();
         tokio::spawn(async move {
             let mut next = async || std::future::poll_fn(|context| connection.poll_message(context)).await;
             while let Some(Ok(message)) = next().await {
                 if let AsyncMessage::Notification(notification) = message {
-                    let _ = told.send(notification);
+                    let _ = sender.send(notification);
                 }
             }
         });
@@ -322,7 +322,7 @@ impl Side {
             weir,
             client,
             _listener: listener,
-            heard,
+            notifications,
         }
     }
 
@@ -388,7 +388,7 @@ impl Side {
         self.client.batch_execute(&mark).await.unwrap();
         let mut sent = Vec::new();
         loop {
-            let notification = self.heard.recv().await.unwrap();
+            let notification = self.notifications.recv().await.unwrap();
             if notification.payload() == "mark" {
                 sent.sort();
                 return sent;
@@ -596,8 +596,8 @@ async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<us
             .and_then(|id| jobs.iter().position(|job| job.1 == id))
             .map(|n| n as i64);
         // The periods of a new user start with the first submission.
-        for told in [&mut ledger.2, &mut sql.2, &mut checked.1] {
-            if !anchored && let Some(quota) = told.as_object_mut() {
+        for result in [&mut ledger.2, &mut sql.2, &mut checked.1] {
+            if !anchored && let Some(quota) = result.as_object_mut() {
                 quota.remove("reset_at");
             }
         }

@@ -26,7 +26,7 @@ async fn counted(process: &Process) -> [Option<f64>; 3] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_report_is_counted_once_however_often_it_comes() {
+async fn a_repeated_report_is_counted_once() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["serve"], &[]);
     process.ready().await;

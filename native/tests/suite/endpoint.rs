@@ -172,7 +172,7 @@ async fn an_endpoints_answer_is_the_output_and_the_charge() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failing_endpoint_is_asked_again_by_the_services_own_policy() {
+async fn a_failing_endpoint_is_retried_by_the_services_policy() {
     let stage = Stage::new().await;
     let job = stage.run(json!({ "do": "fail" })).await;
     assert_eq!(
@@ -188,7 +188,7 @@ async fn a_failing_endpoint_is_asked_again_by_the_services_own_policy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_busy_endpoint_is_not_asked_again_before_it_said() {
+async fn an_endpoints_retry_after_is_respected() {
     let stage = Stage::new().await;
     let job = stage.run(json!({ "do": "busy" })).await;
     assert_eq!(job["status"], "completed", "{job}");
@@ -214,7 +214,7 @@ async fn a_refused_request_and_too_long_an_answer_end_the_job_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cancelling_the_job_hangs_up_on_the_endpoint() {
+async fn cancelling_the_job_closes_the_connection_to_the_endpoint() {
     let stage = Stage::new().await;
     let id = stage.submit(json!({ "do": "hang" })).await;
     stage
@@ -239,7 +239,7 @@ async fn cancelling_the_job_hangs_up_on_the_endpoint() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_that_is_being_deployed_is_asked_again() {
+async fn an_endpoint_during_a_deployment_is_retried() {
     let stage = Stage::new().await;
     for status in [401, 403, 404, 421, 451] {
         stage.calls.lock().unwrap().clear();
@@ -256,7 +256,7 @@ async fn an_endpoint_that_is_being_deployed_is_asked_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_says_by_a_problem_that_an_answer_is_final() {
+async fn a_problem_with_retry_false_is_final() {
     let stage = Stage::new().await;
     let job = stage.run(json!({ "do": "give up" })).await;
     assert_eq!(
@@ -323,7 +323,7 @@ async fn hanging_up() -> (std::net::SocketAddr, Arc<Mutex<Vec<String>>>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kept_connection_that_the_endpoint_closed_costs_no_attempt() {
+async fn a_stale_connection_costs_no_attempt() {
     let (address, keys) = hanging_up().await;
     let stage = Stage::at(address, Calls::default()).await;
     for attempts in 1..=2 {
@@ -351,7 +351,7 @@ async fn a_kept_connection_that_the_endpoint_closed_costs_no_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_the_endpoint_worked_on_before_a_crash_is_not_repeated() {
+async fn a_request_before_a_crash_has_the_same_idempotency_key() {
     let (address, keys) = hanging_up().await;
     let stage = Stage::at(address, Calls::default()).await;
     let job = stage.run(json!({ "n": 1 })).await;

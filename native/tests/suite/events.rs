@@ -102,7 +102,7 @@ async fn work_unhurriedly(weir: &Weir) -> Working {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_stream_tells_of_every_job_of_a_burst_and_of_nobody_elses() {
+async fn one_stream_sends_every_job_of_a_burst_and_no_other_users() {
     let weir = Weir::new().await;
     let (who, other) = (
         Who::User(weir.user("enterprise").await),
@@ -110,18 +110,18 @@ async fn one_stream_tells_of_every_job_of_a_burst_and_of_nobody_elses() {
     );
     let mut events = Events::open(&weir, "/api/jobs/events", who).await;
     assert_eq!(events.of("jobs").await, json!([]));
-    let mut told: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+    let mut seen: BTreeMap<i64, Vec<String>> = BTreeMap::new();
     for _ in 0..50 {
         weir.analyse(other, "a_test.go", GO_TESTS).await;
-        told.insert(weir.analyse(who, "a_test.go", GO_TESTS).await, Vec::new());
+        seen.insert(weir.analyse(who, "a_test.go", GO_TESTS).await, Vec::new());
     }
     let mut working = None;
     let is_over = |states: &Vec<String>| states.last().is_some_and(|state| state == "completed");
-    while !told.values().all(is_over) {
+    while !seen.values().all(is_over) {
         let job = events.of("job").await;
-        let states = told
+        let states = seen
             .get_mut(&job["id"].as_i64().unwrap())
-            .unwrap_or_else(|| panic!("{job} is somebody else's"));
+            .unwrap_or_else(|| panic!("{job} belongs to another user"));
         let state = job["status"].as_str().unwrap().to_owned();
         let order = ["queued", "running", "completed"];
         let place = |state: &String| order.iter().position(|one| one == state);
@@ -135,11 +135,11 @@ async fn one_stream_tells_of_every_job_of_a_burst_and_of_nobody_elses() {
         if states.last() != Some(&state) {
             states.push(state);
         }
-        if working.is_none() && told.values().all(|states| !states.is_empty()) {
+        if working.is_none() && seen.values().all(|states| !states.is_empty()) {
             working = Some(work_unhurriedly(&weir).await);
         }
     }
-    for (id, states) in told {
+    for (id, states) in seen {
         assert_eq!(states, ["queued", "running", "completed"], "job {id}");
     }
     working.unwrap().stop().await;
@@ -147,7 +147,7 @@ async fn one_stream_tells_of_every_job_of_a_burst_and_of_nobody_elses() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_connects_again_misses_nothing() {
+async fn a_reconnected_stream_misses_nothing() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let mut events = Events::open(&weir, "/api/jobs/events?limit=2", who).await;
@@ -238,7 +238,7 @@ async fn a_stream_of_one_job_ends_with_its_last_state() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_of_a_job_that_another_client_ended_tells_what_it_cost() {
+async fn a_stream_shows_the_charge_of_a_job_another_client_ended() {
     let weir = Weir::new().await;
     let user = weir.user("pro").await;
     let charged = [("completed", 1), ("cancelled", 0)];
@@ -315,7 +315,7 @@ async fn many_streams_cost_the_database_no_more_than_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_stream_of_the_lanes_shows_what_waits_and_runs_and_names_nobody() {
+async fn the_stream_of_the_lanes_contains_no_user_data() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let mut events = Events::open(&weir, "/api/lanes/events", Who::Address("192.0.2.9")).await;
@@ -375,7 +375,7 @@ impl Handler for Halfway {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_tells_how_far_a_job_is_and_of_many_words_the_last() {
+async fn a_stream_sends_progress_and_the_latest_of_many_messages() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let go_on = Arc::new(tokio::sync::Notify::new());

@@ -42,7 +42,7 @@ async fn make_read_only(weir: &Weir, on: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operators_open_transaction_holds_up_nobody_but_its_own_user() {
+async fn an_operators_open_transaction_delays_only_its_user() {
     let weir = Weir::new().await;
     let gate = Gate::new();
     let locked = weir.user("pro").await;
@@ -77,7 +77,7 @@ async fn an_operators_open_transaction_holds_up_nobody_but_its_own_user() {
     assert_eq!(blocked.status, 503, "{}", blocked.body);
     assert!(
         waited > Duration::from_secs(3),
-        "it is waited for, but not for ever: {waited:?}"
+        "the wait has a limit: {waited:?}"
     );
 
     // Their jobs end and are settled while the lock is held.
@@ -144,7 +144,7 @@ async fn a_blocked_users_batches_delay_no_reads_and_no_other_batches() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_that_waited_for_a_lock_in_vain_is_made_once_the_lock_is_gone() {
+async fn a_change_that_timed_out_on_a_lock_succeeds_after_its_release() {
     let weir = Weir::new().await;
     let user = weir.user("pro").await;
     weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
@@ -178,7 +178,7 @@ async fn a_change_that_waited_for_a_lock_in_vain_is_made_once_the_lock_is_gone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_blocked_holders_hold_up_no_change_of_anybody_else() {
+async fn many_blocked_holders_delay_no_other_changes() {
     let weir = Weir::new().await;
     let other = weir.user("pro").await;
     let blocked = users(&weir, "pro", 8).await;
@@ -284,7 +284,7 @@ async fn a_drifted_counter_and_a_refused_output_fail_alone() {
     let message = job["error"]["message"].as_str().unwrap();
     assert!(
         message.contains("cannot be stored"),
-        "its owner is told why: {message}"
+        "its owner sees the reason: {message}"
     );
     weir.released(Who::User(poisoned), "analysis").await;
     working.stop().await;
@@ -322,7 +322,7 @@ async fn count_updates(client: &tokio_postgres::Client) {
 
 // On one thread, so that simultaneous settlements form one group.
 #[tokio::test]
-async fn a_moment_without_disk_space_makes_nobody_a_suspect() {
+async fn a_full_disk_puts_no_holder_into_quarantine() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     count_updates(&client).await;
@@ -412,7 +412,7 @@ async fn a_repeatedly_refused_item_splits_its_group_once() {
 
 // On one thread, so that simultaneous requests form one group.
 #[tokio::test]
-async fn a_panic_over_one_holders_row_reaches_nobody_else() {
+async fn a_panic_over_one_holders_row_affects_no_other() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let odd = weir.user("enterprise").await;
@@ -454,7 +454,7 @@ async fn a_panic_over_one_holders_row_reaches_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_locked_holders_ended_job_is_waited_for_once_and_not_in_every_round() {
+async fn a_locked_holders_settlement_is_not_retried_in_every_round() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let locked = weir.user("pro").await;
@@ -583,7 +583,7 @@ async fn workers_drop_connections_made_while_the_server_was_read_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_stands_still_is_given_up_and_submissions_go_on() {
+async fn a_stalled_connection_is_dropped_and_submissions_continue() {
     let weir = Weir::new().await;
     let user = weir.user("pro").await;
     let proxy = Proxy::start(&weir, Cut::Never, 0).await;
@@ -622,12 +622,12 @@ async fn a_read_over_a_stalled_connection_ends_and_drops_it() {
     assert!(late.expect("there is an answer").is_err());
     proxy.thaw();
     let after = weir.until("a connection", async || backend().await.ok()).await;
-    assert_ne!(after, before, "nobody waits for what the one before had asked");
+    assert_ne!(after, before, "no query waits for an earlier caller's query");
     weir.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_leaves_no_transaction_and_costs_no_connection() {
+async fn a_refusal_leaves_no_transaction_and_keeps_the_connection() {
     let weir = Weir::new().await;
     let pool = weir_ledger::database::Database::at(weir.url()).unwrap().pool(1);
     let over = async || {
@@ -653,7 +653,7 @@ async fn what_is_refused_leaves_no_transaction_and_costs_no_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_read_whose_caller_went_away_holds_up_no_other() {
+async fn an_abandoned_read_delays_no_other() {
     let weir = Weir::new().await;
     let pool = weir_ledger::database::Database::at(weir.url()).unwrap().pool(2);
     let sleep = async |seconds: f64| -> Result<(), weir_ledger::database::DatabaseError> {
@@ -678,7 +678,7 @@ async fn a_read_whose_caller_went_away_holds_up_no_other() {
         started.elapsed()
     );
     let client = weir.client().await;
-    weir.until("the server to stop working for nobody", async || {
+    weir.until("the server to stop abandoned queries", async || {
         let row = client
             .query_one(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' \
@@ -781,7 +781,7 @@ async fn an_accepted_submission_is_described_as_a_reader_sees_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_locked_job_holds_up_no_settlement_but_its_own() {
+async fn a_locked_job_delays_only_its_own_settlement() {
     let weir = Weir::new().await;
     let gate = Gate::new();
     let users = users(&weir, "pro", 12).await;
@@ -838,7 +838,7 @@ async fn a_leader_elected_on_a_read_only_server_maintains_it_afterwards() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_error_of_the_connection_gives_it_up_and_one_of_a_statement_does_not() {
+async fn connection_errors_drop_the_connection_and_statement_errors_do_not() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     for (code, keeps) in [
@@ -874,14 +874,14 @@ async fn an_error_of_the_connection_gives_it_up_and_one_of_a_statement_does_not(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_somebody_has_locked_holds_up_no_cancel_but_its_own() {
+async fn a_locked_job_delays_only_its_own_cancellation() {
     let weir = Weir::new().await;
     let mut paths = Vec::new();
     for user in users(&weir, "free", 2).await {
         let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
         paths.push((format!("/api/jobs/{id}"), Who::User(user), id));
     }
-    let [(locked, owner, id), (other, somebody, _)] = &paths[..] else {
+    let [(locked, owner, id), (other, other_owner, _)] = &paths[..] else {
         unreachable!("two jobs")
     };
     let mut operator = weir.client().await;
@@ -894,7 +894,7 @@ async fn a_job_that_somebody_has_locked_holds_up_no_cancel_but_its_own() {
     let of_locked = futures_util::future::join_all((0..6).map(|_| cancel(locked, *owner)));
     let of_other = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        cancel(other, *somebody).await
+        cancel(other, *other_owner).await
     };
     let (refused, cancelled) =
         tokio::time::timeout(MAX_WAIT_OF_OTHERS, async { tokio::join!(of_locked, of_other) })

@@ -117,7 +117,7 @@ async fn the_limit_of_each_tier_holds_over_three_processes_and_everything_runs()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_newcomer_waits_for_running_jobs_and_never_for_somebodys_backlog() {
+async fn a_newcomer_never_waits_for_another_users_backlog() {
     // One worker in the lane, so that only the order decides. With several floods, one of them has its next job in the
     // lane while another's job runs.
     const WORKERS: usize = 1;
@@ -314,7 +314,7 @@ async fn a_flood_of_another_river_client_costs_a_handful_of_refusals() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plain_river_worker_keeps_the_limits_of_what_came_through_weir() {
+async fn a_plain_river_worker_keeps_weirs_limits() {
     use riverqueue::{Client, Job, QueueConfig, WorkContext, WorkOutcome, Workers};
     #[derive(serde::Serialize, serde::Deserialize)]
     #[serde(transparent)]
@@ -394,7 +394,7 @@ async fn only_jobs_of_dead_processes_are_taken_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_fairness_nobody_is_parked() {
+async fn without_fairness_no_job_is_parked() {
     let weir = Weir::with(&[("FAIRNESS_ENABLED", "false")]).await;
     // Long enough that the last one starts before the first is done, even on a busy machine.
     let clockwork = Clockwork::taking(1000);

@@ -27,14 +27,14 @@ fn refused_file(text: &str) -> String {
         ("DATABASE_URL", "postgres://weir@127.0.0.1/weir"),
         ("WEIR_CONFIG", name),
     ];
-    let said = refused(&["status"], &variables).replace(name, "weir.toml");
+    let printed = refused(&["status"], &variables).replace(name, "weir.toml");
     std::fs::remove_file(&file).unwrap();
-    said
+    printed
 }
 
 #[test]
-fn ten_wrong_settings_are_said_at_once() {
-    let said = refused(
+fn ten_invalid_settings_are_reported_at_once() {
+    let printed = refused(
         &["up"],
         &[
             ("DATABASE_URL", "mysql://root:hunter2@db/weir"),
@@ -52,7 +52,7 @@ fn ten_wrong_settings_are_said_at_once() {
         ],
     );
     assert_eq!(
-        said,
+        printed,
         "\
 weir: the configuration has 10 errors:
   - WEIR_ENV is \"prod\", but must be production or development
@@ -71,8 +71,8 @@ correct them and restart
 }
 
 #[test]
-fn no_service_has_a_kind_of_weirs_own() {
-    let said = refused_file(
+fn weirs_job_kinds_are_reserved() {
+    let printed = refused_file(
         r#"
 [[service]]
 name = "mail"
@@ -88,14 +88,14 @@ handler = { type = "exec", command = ["mail"] }
 "#,
     );
     assert!(
-        said.contains("kinds that begin with weir: are Weir's own"),
-        "{said}"
+        printed.contains("kinds that begin with weir: are Weir's own"),
+        "{printed}"
     );
 }
 
 #[test]
 fn every_error_in_the_services_file_is_listed_with_its_line() {
-    let said = refused_file(
+    let printed = refused_file(
         r#"
 [[service]]
 name = "render"
@@ -129,8 +129,8 @@ schedule = "every night"
 [[worker]]
 "#,
     );
-    insta::assert_snapshot!(said);
-    let said = refused_file(
+    insta::assert_snapshot!(printed);
+    let printed = refused_file(
         r#"
 [[meter]]
 name = "Renders"
@@ -180,9 +180,9 @@ max_attempts = 1
 handler = { type = "exec", command = ["true"] }
 "#,
     );
-    insta::assert_snapshot!(said);
-    let said = refused_file("[[service]\nname = \"a\"\n");
-    insta::assert_snapshot!(said);
+    insta::assert_snapshot!(printed);
+    let printed = refused_file("[[service]\nname = \"a\"\n");
+    insta::assert_snapshot!(printed);
     let service = |name: &str, kind: &str, timeout: &str, handler: &str| {
         format!(
             "[[service]]\nname = \"{name}\"\nevent_type = \"analysis\"\nkind = \"{kind}\"\nworkers = \"A\"\n\
@@ -218,8 +218,8 @@ handler = { type = "exec", command = ["true"] }
         ),
         "[[periodic]]\nid = \"n\"\nservice = \"e\"\nevery = \"1h\"\nargs = { \"\\u0000\" = 1 }\n".to_owned(),
     ];
-    let said = refused_file(&all.concat());
-    insta::assert_snapshot!(said);
+    let printed = refused_file(&all.concat());
+    insta::assert_snapshot!(printed);
 }
 
 /// `postgres://user:password@host:port/name` with other parts.
@@ -230,21 +230,21 @@ fn changed(url: &str, change: impl FnOnce(&mut reqwest::Url)) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_cannot_be_used_is_named_with_the_reason_and_what_to_do() {
+async fn an_unusable_database_is_reported_with_a_reason_and_a_fix() {
     let weir = Weir::new().await;
     let url = weir.url().to_owned();
     let server = reqwest::Url::parse(&url).unwrap();
     let place = format!("{}:{}", server.host_str().unwrap(), server.port().unwrap());
-    let said = |url: &str| refused(&["status"], &[("DATABASE_URL", url)]);
+    let printed = |url: &str| refused(&["status"], &[("DATABASE_URL", url)]);
 
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let nobody = free.local_addr().unwrap().port();
+    let closed_port = free.local_addr().unwrap().port();
     drop(free);
-    let away = format!("postgres://weir:hunter2@127.0.0.1:{nobody}/jobs");
+    let away = format!("postgres://weir:hunter2@127.0.0.1:{closed_port}/jobs");
     assert_eq!(
-        said(&away),
+        printed(&away),
         format!(
-            "weir: the database \"jobs\" at 127.0.0.1:{nobody} (user \"weir\") cannot be used: Connection refused (os \
+            "weir: the database \"jobs\" at 127.0.0.1:{closed_port} (user \"weir\") cannot be used: Connection refused (os \
              error 111); start it, or correct DATABASE_URL\n"
         )
     );
@@ -252,7 +252,7 @@ async fn a_database_that_cannot_be_used_is_named_with_the_reason_and_what_to_do(
     let nowhere = changed(&url, |url| url.set_path("no_such_database"));
     let user = server.username();
     assert_eq!(
-        said(&nowhere),
+        printed(&nowhere),
         format!(
             "weir: the database \"no_such_database\" at {place} (user \"{user}\") cannot be used: database \
              \"no_such_database\" does not exist (3D000); create it, or correct DATABASE_URL\n"
@@ -271,7 +271,7 @@ async fn a_database_that_cannot_be_used_is_named_with_the_reason_and_what_to_do(
             url.set_password(Some(password)).unwrap();
         })
     };
-    let wrong = said(&as_role("hunter2"));
+    let wrong = printed(&as_role("hunter2"));
     // A server that trusts all clients checks no password, and reports that the role may not log in.
     let trusts = wrong.contains("is not permitted to log in (28000)");
     let (reason, mend) = if trusts {
@@ -298,7 +298,7 @@ async fn a_database_that_cannot_be_used_is_named_with_the_reason_and_what_to_do(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_without_weirs_tables_says_which_command_makes_them() {
+async fn without_weirs_tables_the_error_names_the_command() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     client.batch_execute("DROP TABLE weir_schema").await.unwrap();
@@ -316,11 +316,11 @@ async fn a_database_without_weirs_tables_says_which_command_makes_them() {
         &["up"],
         &["work"],
     ] {
-        let said = refused(arguments, &variables);
-        let last = said.lines().last().unwrap();
+        let printed = refused(arguments, &variables);
+        let last = printed.lines().last().unwrap();
         assert_eq!(
             last, "weir: the database does not have the schema of this release; run `weir migrate` first",
-            "{arguments:?}: {said}"
+            "{arguments:?}: {printed}"
         );
     }
     weir.abandon().await;
@@ -366,33 +366,33 @@ fn misleading_ticks_or_arguments_of_a_periodic_job_are_refused() {
             "args: JSON has no NaN",
         ),
     ] {
-        let said = refused_file(&with_service(
+        let printed = refused_file(&with_service(
             exec,
             &format!("[[periodic]]\nid = \"p\"\nservice = \"a\"\n{members}\n"),
         ));
         assert!(
-            said.starts_with("weir: the configuration has an error:\n  - weir.toml, line 1"),
-            "{said}"
+            printed.starts_with("weir: the configuration has an error:\n  - weir.toml, line 1"),
+            "{printed}"
         );
         assert!(
-            said.contains(&format!(", periodic \"p\": {fault}\n")),
-            "{fault}\n{said}"
+            printed.contains(&format!(", periodic \"p\": {fault}\n")),
+            "{fault}\n{printed}"
         );
     }
 }
 
 #[test]
-fn no_member_of_an_amount_goes_unread() {
+fn unknown_members_of_an_amount_are_refused() {
     let handler = "type = \"exec\", command = [\"true\"], amount = { member = \"pages\", default = 1 }";
-    let said = refused_file(&with_service(handler, ""));
+    let printed = refused_file(&with_service(handler, ""));
     assert!(
-        said.contains("weir.toml, line 11, service \"a\": handler: an amount is a number, or { member = "),
-        "{said}"
+        printed.contains("weir.toml, line 11, service \"a\": handler: an amount is a number, or { member = "),
+        "{printed}"
     );
 }
 
 #[test]
-fn a_value_of_a_wrong_type_is_said_in_the_words_of_toml() {
+fn a_wrong_type_is_reported_in_toml_terms() {
     let service = |name: &str, more: &str| {
         format!(
             "[[service]]\nname = \"{name}\"\nevent_type = \"analysis\"\nkind = \"{name}\"\n\
@@ -438,14 +438,14 @@ fn a_value_of_a_wrong_type_is_said_in_the_words_of_toml() {
              [[plan]]\nname = \"free\"\ndefault = \"yes\"\nlane = true\nslots = \"1\"\nservices = 3\n\
              retention_days = 1.5\n\
              [[periodic]]\nid = \"p\"\nservice = []\nevery = 3\nargs = 3\n";
-    let said = refused_file(&file);
+    let printed = refused_file(&file);
     let rust = regex::Regex::new(
         r"\b([iuf](16|32|64)|struct|enum|variant|field|sequence|map|boolean|floating point|Retry|HandlerSpec)\b|`",
     )
     .unwrap();
-    let leaks: Vec<&str> = said.lines().filter(|line| rust.is_match(line)).collect();
+    let leaks: Vec<&str> = printed.lines().filter(|line| rust.is_match(line)).collect();
     assert_eq!(leaks, [""; 0]);
-    insta::assert_snapshot!(said);
+    insta::assert_snapshot!(printed);
     for (text, fault) in [
         ("service = 3\n", "expected an array, not the number 3"),
         ("[service]\nname = \"a\"\n", "expected an array, not a table"),

@@ -15,7 +15,7 @@ async fn server() -> Option<Server> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_fault_of_the_database_is_listed_before_anything_changes() {
+async fn every_problem_of_the_database_is_listed_before_changes() {
     let Some(server) = server().await else {
         return;
     };
@@ -65,7 +65,7 @@ async fn every_fault_of_the_database_is_listed_before_anything_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_role_without_createrole_installs_weir_and_learns_what_is_missing() {
+async fn a_role_without_createrole_can_install_and_is_shown_what_is_missing() {
     let Some(server) = server().await else {
         return;
     };
@@ -113,13 +113,13 @@ async fn a_role_without_createrole_installs_weir_and_learns_what_is_missing() {
         .unwrap();
     let other = format!("postgres://other@127.0.0.1:{}/shop", server.port);
     let output = weir(&other, &["migrate"], &[]);
-    let said = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(
-        said.contains(
+        message.contains(
             "Weir's tables in schema \"public\" belong to the role product; connect as that role, or run as it or a \
              superuser: GRANT product TO \"other\""
         ),
-        "{said}"
+        "{message}"
     );
 }

@@ -11,7 +11,7 @@ use weir_ledger::control::{self, Scope};
 const SCHEMATHESIS: &str = "4.32.5";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_a_generator_sends_is_answered_as_documented() {
+async fn generated_requests_are_answered_as_documented() {
     let name = format!("schemathesis-{SCHEMATHESIS}");
     let package = format!("schemathesis=={SCHEMATHESIS}");
     let installed = tokio::task::spawn_blocking(move || programs::python(&name, &[&package]));
@@ -68,16 +68,16 @@ async fn whatever_a_generator_sends_is_answered_as_documented() {
     let output = tokio::task::spawn_blocking(move || generator.output().unwrap())
         .await
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let message = String::from_utf8_lossy(&output.stdout).into_owned();
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(
         output.status.success(),
-        "{said}{}",
+        "{message}{}",
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(
-        said.contains("/admin/webhooks") || said.contains("Tested:"),
-        "{said}"
+        message.contains("/admin/webhooks") || message.contains("Tested:"),
+        "{message}"
     );
     assert_eq!(serving.stop().await, Some(0));
     weir.abandon().await;

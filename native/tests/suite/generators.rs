@@ -96,7 +96,7 @@ async fn every_operation_is_described() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_description_has_bounds_and_one_schema_a_name() {
+async fn the_description_has_bounds_and_unique_schema_names() {
     let document = description().await;
     let schemas = &document["components"]["schemas"];
     let body_of = |path: &str, method: &str| {

@@ -102,7 +102,7 @@ impl Scene {
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_draws_what_the_plan_lacks_and_what_it_does_not_use_returns() {
+async fn a_job_draws_on_grants_and_returns_what_it_does_not_use() {
     let scene = Scene::new(30).await;
     assert_eq!(scene.submit(80).await, None);
     scene.grant(100, None).await;
@@ -192,7 +192,7 @@ async fn grants_are_drawn_by_expiry_and_hold_until_their_job_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_others_do_to_a_reservation_gives_grants_their_due() {
+async fn changing_a_reservation_by_hand_keeps_grants_correct() {
     let scene = Scene::new(0).await;
     scene.grant(100, None).await;
     let jobs = [
@@ -236,7 +236,7 @@ async fn what_others_do_to_a_reservation_gives_grants_their_due() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_storm_draws_exactly_what_was_given() {
+async fn concurrent_jobs_draw_exactly_the_granted_amount() {
     let scene = Scene::new(5).await;
     scene.grant(20, Some(HOUR)).await;
     scene.grant(10, None).await;
@@ -247,7 +247,7 @@ async fn a_storm_draws_exactly_what_was_given() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_more_jobs_wait_than_the_plan_allows() {
+async fn max_waiting_limits_the_waiting_jobs() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let client = weir.client().await;
@@ -284,7 +284,7 @@ async fn no_more_jobs_wait_than_the_plan_allows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_of_a_moment_ahead_do_not_go_around_the_number_that_may_wait() {
+async fn soon_due_jobs_do_not_bypass_max_waiting() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let client = weir.client().await;
@@ -421,7 +421,7 @@ async fn a_deleted_window_row_is_rebuilt_from_usage() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_grant_ends_at_a_moment_that_programs_cannot_read() {
+async fn grants_with_unreadable_expiry_are_refused() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     client

@@ -231,7 +231,7 @@ async fn jobs_with_an_empty_user_id_have_no_holder() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_runs_as_many_jobs_at_once_as_the_limit_for_addresses_says() {
+async fn an_address_has_the_anonymous_slot_limit() {
     let weir = Weir::with(&[("FAIRNESS_ANONYMOUS_LIMIT", "2")]).await;
     let client = weir.client().await;
     let gate = Gate::new();
@@ -359,7 +359,7 @@ async fn jobs_of_another_client_count_in_their_meters_windows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_that_an_outage_keeps_from_beginning_is_not_counted() {
+async fn an_attempt_prevented_by_an_outage_is_not_counted() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;

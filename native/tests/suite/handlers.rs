@@ -126,7 +126,7 @@ async fn an_oversized_output_fails_for_good_and_names_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_long_standard_error_the_end_is_told() {
+async fn the_end_of_a_long_standard_error_is_kept() {
     let weir = programs().await;
     let who = Who::User(weir.user("free").await);
     let working = weir.work().await;
@@ -143,7 +143,7 @@ async fn of_a_long_standard_error_the_end_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_says_how_far_it_is_and_that_is_no_part_of_why_it_failed() {
+async fn progress_lines_are_not_part_of_the_error() {
     let weir = programs().await;
     let who = Who::User(weir.user("free").await);
     let working = weir.work().await;
@@ -244,7 +244,7 @@ impl Handler for Mended {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_failed_jobs_that_an_operator_retries_together_none_runs_free() {
+async fn failed_jobs_retried_together_are_all_charged() {
     let weir = programs().await;
     let who = Who::User(weir.user("free").await);
     let mended = Arc::new(Mended::default());
@@ -300,7 +300,7 @@ async fn of_failed_jobs_that_an_operator_retries_together_none_runs_free() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_is_asked_to_stop_and_killed_ten_seconds_later() {
+async fn a_program_gets_sigterm_and_is_killed_ten_seconds_later() {
     let weir = programs().await;
     let who = Who::User(weir.user("enterprise").await);
     let working = weir.work().await;

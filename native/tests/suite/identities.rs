@@ -40,7 +40,7 @@ async fn river(weir: &Weir, id: i64) -> (Value, Value, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subject_is_one_holder_with_one_quota_whoever_brings_its_jobs() {
+async fn a_subject_is_one_holder_for_all_clients() {
     let weir = Weir::new().await;
     let token = weir_says(&weir, &["token", "--tier", "pro", "--user", CLERK]);
     assert_eq!(claims(&token)["sub"], CLERK);
@@ -120,7 +120,7 @@ async fn subjects_that_differ_in_case_or_normalisation_are_different_users() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_uuid_in_upper_case_is_the_user_that_it_always_was() {
+async fn a_uuid_in_upper_case_is_the_same_user() {
     const UPPER: &str = "2B0C5D9E-5AD9-4F43-9F0A-0D4B4E0D3A55";
     let weir = Weir::new().await;
     let id: Uuid = UPPER.parse().unwrap();
@@ -163,7 +163,7 @@ async fn members_share_their_organisations_quota_and_slots() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subject_that_reads_like_an_address_has_nothing_to_do_with_it() {
+async fn a_subject_spelled_like_an_address_is_a_separate_holder() {
     const ADDRESS: &str = "203.0.113.7";
     let weir = Weir::new().await;
     let job = weir.analyse(Who::Subject(ADDRESS), "a_test.go", GO_TESTS).await;
@@ -238,7 +238,7 @@ async fn a_subject_of_255_bytes_goes_all_the_way_and_a_longer_one_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_that_was_inserted_by_hand_under_another_id_locks_nobody_out() {
+async fn a_user_inserted_by_hand_under_another_id_can_submit() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let by_hand = "INSERT INTO users (subject) VALUES ('anne'), ('ben') RETURNING id";
@@ -255,7 +255,7 @@ async fn a_user_that_was_inserted_by_hand_under_another_id_locks_nobody_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_who_meet_a_subject_first_at_once_make_one_user() {
+async fn concurrent_first_requests_of_a_subject_create_one_user() {
     let weir = Weir::new().await;
     let mut meeting = tokio::task::JoinSet::new();
     for _ in 0..8 {
@@ -308,7 +308,7 @@ async fn in_process_scope_a_subject_has_its_plans_slots() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_access_log_says_who_of_an_organisation_asked() {
+async fn the_access_log_names_the_member_of_an_organisation() {
     let weir = Weir::new().await;
     let server = Process::start(&weir, &["serve"], &[("EDGE_SECRET", EDGE_SECRET)]);
     server.ready().await;

@@ -29,7 +29,7 @@ async fn a_later_answer_survives_its_worker_and_is_charged_once() {
     );
     assert_eq!(worker.stop().await, Some(0));
     let answer = json!({ "output": { "said": "at last" }, "used": 3 });
-    assert_eq!(stage.tell(&asked, "complete", &answer).await["charged"], 3);
+    assert_eq!(stage.report(&asked, "complete", &answer).await["charged"], 3);
     let done = stage.weir.finished(job, who).await;
     assert_eq!(
         (
@@ -82,7 +82,7 @@ async fn a_silent_attempt_is_taken_over_and_its_late_answer_refused() {
         assert!(why.contains("is retried"), "{what}: {why}");
     }
     assert_eq!(
-        stage.tell(&second, "complete", &json!({ "output": 2 })).await["charged"],
+        stage.report(&second, "complete", &json!({ "output": 2 })).await["charged"],
         5
     );
     let done = stage.weir.finished(job, who).await;
@@ -108,24 +108,24 @@ async fn progress_and_heartbeats_extend_an_attempt_past_its_timeout() {
     let (job, asked) = stage.answered_later(who).await;
     let started = Instant::now();
     let mut deadline = Timestamp::UNIX_EPOCH;
-    let mut said = 0;
+    let mut reports = 0;
     while started.elapsed() < Duration::from_secs(7) {
-        said += 1;
-        let heard = if said % 2 == 0 {
-            stage.tell(&asked, "heartbeat", &Value::Null).await
+        reports += 1;
+        let reported = if reports % 2 == 0 {
+            stage.report(&asked, "heartbeat", &Value::Null).await
         } else {
-            let progress = json!({ "fraction": 0.25, "message": format!("{said} 장") });
-            let heard = stage.tell(&asked, "progress", &progress).await;
+            let progress = json!({ "fraction": 0.25, "message": format!("{reports} 장") });
+            let reported = stage.report(&asked, "progress", &progress).await;
             assert_eq!(stage.job(job, who).await["progress"], progress);
-            heard
+            reported
         };
-        let next: Timestamp = heard["deadline_at"].as_str().unwrap().parse().unwrap();
+        let next: Timestamp = reported["deadline_at"].as_str().unwrap().parse().unwrap();
         assert!(next > deadline);
         deadline = next;
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     assert_eq!(stage.asked(job).len(), 1);
-    stage.tell(&asked, "complete", &json!({})).await;
+    stage.report(&asked, "complete", &json!({})).await;
     let done = stage.weir.finished(job, who).await;
     assert_eq!(
         (&done["attempt"], &done["progress"]),
@@ -137,17 +137,19 @@ async fn progress_and_heartbeats_extend_an_attempt_past_its_timeout() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_asks_for_more_quota_and_goes_on_without_where_there_is_none() {
+async fn an_attempt_continues_when_an_extension_is_refused() {
     let stage = Stage::new("60s", &[]).await;
     let working = stage.work().await;
     let who = stage.user().await;
     let (job, asked) = stage.answered_later(who).await;
-    let extended = stage.tell(&asked, "extend", &json!({ "more": 7 })).await;
+    let extended = stage.report(&asked, "extend", &json!({ "more": 7 })).await;
     assert_eq!(
         (&extended["extended"], &extended["quota"]["reserved"]),
         (&json!(true), &json!(12))
     );
-    let refused = stage.tell(&asked, "extend", &json!({ "more": 1_000_000 })).await;
+    let refused = stage
+        .report(&asked, "extend", &json!({ "more": 1_000_000 }))
+        .await;
     assert_eq!(
         (&refused["extended"], &refused["quota"]["reserved"]),
         (&json!(false), &json!(12))
@@ -158,7 +160,7 @@ async fn an_attempt_asks_for_more_quota_and_goes_on_without_where_there_is_none(
         .await;
     assert!(why.contains("used must be 0 or more"), "{why}");
     assert_eq!(
-        stage.tell(&asked, "complete", &json!({ "used": 11 })).await["charged"],
+        stage.report(&asked, "complete", &json!({ "used": 11 })).await["charged"],
         11
     );
     working.stop().await;
@@ -202,7 +204,7 @@ async fn a_worker_stops_without_waiting_for_outstanding_answers() {
     let working = stage.work().await;
     for (who, job, parked) in outstanding {
         let asked = stage.asked(job).remove(0);
-        stage.tell(&asked, "complete", &json!({ "used": 1 })).await;
+        stage.report(&asked, "complete", &json!({ "used": 1 })).await;
         assert_eq!(stage.weir.finished(parked, who).await["status"], "completed");
     }
     working.stop().await;
@@ -210,7 +212,7 @@ async fn a_worker_stops_without_waiting_for_outstanding_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_frees_the_slot_and_the_endpoint_learns_of_it() {
+async fn a_cancellation_frees_the_slot_and_notifies_the_endpoint() {
     let stage = Stage::new("60s", &[]).await;
     let working = stage.work().await;
     let who = stage.user().await;
@@ -277,7 +279,7 @@ async fn failures_follow_the_retry_policy_unless_they_are_final() {
     let who = stage.user().await;
     let (job, first) = stage.answered_later(who).await;
     let failed = stage
-        .tell(&first, "fail", &json!({ "error": "out of paper" }))
+        .report(&first, "fail", &json!({ "error": "out of paper" }))
         .await;
     assert_eq!(failed["outcome"], "retry");
     let second = stage.begun(job, 2).await;
@@ -289,7 +291,7 @@ async fn failures_follow_the_retry_policy_unless_they_are_final() {
     assert_ne!(first.token, second.token);
     // The last attempt, whatever retry it asks for.
     let last = json!({ "error": "no ink", "retry_at": "2026-12-01T00:00:00Z" });
-    assert_eq!(stage.tell(&second, "fail", &last).await["outcome"], "discarded");
+    assert_eq!(stage.report(&second, "fail", &last).await["outcome"], "discarded");
     let over = stage.weir.finished(job, who).await;
     assert_eq!(
         (
@@ -303,7 +305,7 @@ async fn failures_follow_the_retry_policy_unless_they_are_final() {
     );
     let (job, asked) = stage.answered_later(who).await;
     let never = json!({ "error": "no such repository", "retry": false });
-    assert_eq!(stage.tell(&asked, "fail", &never).await["outcome"], "discarded");
+    assert_eq!(stage.report(&asked, "fail", &never).await["outcome"], "discarded");
     let over = stage.weir.finished(job, who).await;
     assert_eq!(
         (&over["status"], &over["attempt"], &over["max_attempts"]),
@@ -315,7 +317,7 @@ async fn failures_follow_the_retry_policy_unless_they_are_final() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_signed_by_both_secrets_while_they_are_exchanged() {
+async fn a_request_is_signed_by_both_secrets_during_rotation() {
     let old = outbound::Secret::random();
     let stage = Stage::new("60s", &[("HANDLER_SECRET_PREVIOUS", &old.reveal())]).await;
     let working = stage.work().await;
@@ -334,7 +336,7 @@ async fn a_request_is_signed_by_both_secrets_while_they_are_exchanged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_secret_nothing_is_signed_and_nobody_can_answer_later() {
+async fn without_a_secret_no_request_is_signed_or_answered_later() {
     let stage = Stage::new("60s", &[("HANDLER_SECRET", "")]).await;
     let working = stage.work().await;
     let who = stage.user().await;
@@ -355,19 +357,21 @@ async fn without_a_secret_nothing_is_signed_and_nobody_can_answer_later() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_of_nobodys_is_answered_later_too_and_has_no_quota_to_extend() {
+async fn a_job_without_a_holder_can_be_answered_later() {
     let stage = Stage::new("2s", &[]).await;
     let working = stage.work().await;
     let job = stage.of_nobody("later").await;
     stage.begun(job, 1).await;
     let asked = stage.begun(job, 2).await;
     stage.outstanding(job).await;
-    let heard = stage.tell(&asked, "progress", &json!({ "fraction": 0.5 })).await;
-    assert!(heard["deadline_at"].is_string());
-    let extended = stage.tell(&asked, "extend", &json!({ "more": 1 })).await;
+    let reported = stage
+        .report(&asked, "progress", &json!({ "fraction": 0.5 }))
+        .await;
+    assert!(reported["deadline_at"].is_string());
+    let extended = stage.report(&asked, "extend", &json!({ "more": 1 })).await;
     assert_eq!(extended, json!({ "extended": false, "quota": null }));
     assert_eq!(
-        stage.tell(&asked, "complete", &json!({ "output": 7 })).await["charged"],
+        stage.report(&asked, "complete", &json!({ "output": 7 })).await["charged"],
         0
     );
     let sql = "SELECT state::text, output_of(id) FROM river_job WHERE id = $1";
@@ -378,26 +382,28 @@ async fn a_job_of_nobodys_is_answered_later_too_and_has_no_quota_to_extend() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_that_says_again_how_much_it_needs_in_all_reserves_it_once() {
+async fn a_repeated_total_reserves_once() {
     let stage = Stage::new("60s", &[]).await;
     let working = stage.work().await;
     let who = stage.user().await;
     let (job, asked) = stage.answered_later(who).await;
     for _ in 0..2 {
-        let extended = stage.tell(&asked, "extend", &json!({ "total": 12 })).await;
+        let extended = stage.report(&asked, "extend", &json!({ "total": 12 })).await;
         assert_eq!(
             (&extended["extended"], &extended["quota"]["reserved"]),
             (&json!(true), &json!(12))
         );
     }
-    let less = stage.tell(&asked, "extend", &json!({ "total": 1 })).await;
+    let less = stage.report(&asked, "extend", &json!({ "total": 1 })).await;
     assert_eq!(
         (&less["extended"], &less["quota"]["reserved"]),
         (&json!(true), &json!(12))
     );
-    let refused = stage.tell(&asked, "extend", &json!({ "total": 1_000_000 })).await;
+    let refused = stage
+        .report(&asked, "extend", &json!({ "total": 1_000_000 }))
+        .await;
     assert_eq!(refused["extended"], false);
-    assert_eq!(stage.tell(&asked, "complete", &json!({})).await["charged"], 12);
+    assert_eq!(stage.report(&asked, "complete", &json!({})).await["charged"], 12);
     assert_eq!(stage.job(job, who).await["charged"], 12);
     working.stop().await;
     stage.end().await;

@@ -7,24 +7,26 @@ use crate::common::{Who, lock_holder};
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_may_finish_before_it_has_said_that_it_answers_later() {
+async fn an_endpoint_may_finish_before_its_202() {
     let stage = Stage::new("60s", &[]).await;
     let working = stage.work().await;
     let who = stage.user().await;
     let job = stage.submit(who, "hold").await;
     let asked = stage.begun(job, 1).await;
-    let heard = stage.tell(&asked, "progress", &json!({ "fraction": 0.5 })).await;
-    assert_eq!(heard["deadline_at"], Value::Null, "its process waits for it");
+    let reported = stage
+        .report(&asked, "progress", &json!({ "fraction": 0.5 }))
+        .await;
+    assert_eq!(reported["deadline_at"], Value::Null, "its process waits for it");
     assert_eq!(stage.job(job, who).await["progress"]["fraction"], 0.5);
-    stage.tell(&asked, "extend", &json!({ "more": 1 })).await;
+    stage.report(&asked, "extend", &json!({ "more": 1 })).await;
     let done = json!({ "output": "quick", "used": 6 });
-    assert_eq!(stage.tell(&asked, "complete", &done).await["charged"], 6);
+    assert_eq!(stage.report(&asked, "complete", &done).await["charged"], 6);
     // A job that fails this way has its next attempt while the first one's process may still wait.
     let other = Who::User(stage.weir.user("pro").await);
     let failing = stage.submit(other, "hold").await;
     let first = stage.begun(failing, 1).await;
     assert_eq!(
-        stage.tell(&first, "fail", &json!({ "error": "x" })).await["outcome"],
+        stage.report(&first, "fail", &json!({ "error": "x" })).await["outcome"],
         "retry"
     );
     stage.let_go();
@@ -40,7 +42,7 @@ async fn an_endpoint_may_finish_before_it_has_said_that_it_answers_later() {
         stage.refused(&first, "heartbeat", &Value::Null, 409).await,
         TRIED_AGAIN
     );
-    assert_eq!(stage.tell(&second, "complete", &json!({})).await["charged"], 5);
+    assert_eq!(stage.report(&second, "complete", &json!({})).await["charged"], 5);
     assert_eq!(stage.weir.finished(failing, other).await["attempt"], 2);
     working.stop().await;
     assert_eq!(stage.charges(failing).await, [5]);
@@ -50,17 +52,26 @@ async fn an_endpoint_may_finish_before_it_has_said_that_it_answers_later() {
 const TRIED_AGAIN: &str = "This attempt is over, and the job is retried. Stop working on this attempt.";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_said_twice_counts_once() {
+async fn a_repeated_report_of_an_attempt_counts_once() {
     let stage = Stage::new("60s", &[]).await;
     let working = stage.work().await;
     let who = stage.user().await;
     let (job, asked) = stage.answered_later(who).await;
-    let say = |n: i64| {
+    let send = |n: i64| {
         let body = json!({ "output": n, "used": 2 });
         let (stage, asked) = (&stage, &asked);
-        async move { stage.say(asked.job, &asked.token, "complete", &body).await }
+        async move { stage.send(asked.job, &asked.token, "complete", &body).await }
     };
-    let answers = tokio::join!(say(0), say(1), say(2), say(3), say(4), say(5), say(6), say(7));
+    let answers = tokio::join!(
+        send(0),
+        send(1),
+        send(2),
+        send(3),
+        send(4),
+        send(5),
+        send(6),
+        send(7)
+    );
     let answers: [_; 8] = answers.into();
     for answer in answers {
         assert_eq!(
@@ -77,8 +88,8 @@ async fn what_is_said_twice_counts_once() {
     let (job, asked) = stage.answered_later(who).await;
     let (done, failed) = (json!({}), json!({ "error": "x", "retry": false }));
     let (one, other) = tokio::join!(
-        stage.say(job, &asked.token, "complete", &done),
-        stage.say(job, &asked.token, "fail", &failed)
+        stage.send(job, &asked.token, "complete", &done),
+        stage.send(job, &asked.token, "fail", &failed)
     );
     let mut statuses = [one.status.as_u16(), other.status.as_u16()];
     statuses.sort_unstable();
@@ -92,7 +103,7 @@ async fn what_is_said_twice_counts_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_speaks_for_one_job_and_nonsense_is_refused_with_what_is_wanted() {
+async fn an_attempt_token_is_for_one_job_and_bad_bodies_get_a_reason() {
     let stage = Stage::new("60s", &[]).await;
     let working = stage.work().await;
     let (who, other) = (stage.user().await, stage.user().await);
@@ -110,20 +121,20 @@ async fn a_token_speaks_for_one_job_and_nonsense_is_refused_with_what_is_wanted(
         &forged,
         &asked.token[1..],
     ] {
-        let answer = stage.say(job, wrong, "heartbeat", &beat).await;
+        let answer = stage.send(job, wrong, "heartbeat", &beat).await;
         assert_eq!(answer.status, 401, "{wrong}");
         assert!(!answer.body.to_string().contains(&asked.token));
     }
     assert_eq!(
         stage
-            .say(others, &asked.token, "complete", &json!({}))
+            .send(others, &asked.token, "complete", &json!({}))
             .await
             .status,
         401
     );
     assert_eq!(
         stage
-            .say(job + 1000, &asked.token, "complete", &json!({}))
+            .send(job + 1000, &asked.token, "complete", &json!({}))
             .await
             .status,
         401
@@ -153,7 +164,7 @@ async fn a_token_speaks_for_one_job_and_nonsense_is_refused_with_what_is_wanted(
         ("complete", r#"{"output": "\u0000"}"#, "NUL"),
         ("complete", "[]", "The body is not valid"),
     ] {
-        let answer = stage.say_raw(job, &asked.token, what, body.to_owned()).await;
+        let answer = stage.send_raw(job, &asked.token, what, body.to_owned()).await;
         let detail = answer.body["detail"].as_str().unwrap_or_default();
         assert!(
             answer.status == 422 && detail.contains(wanted),
@@ -181,9 +192,9 @@ async fn a_token_speaks_for_one_job_and_nonsense_is_refused_with_what_is_wanted(
     }
     assert_eq!(stage.job(job, who).await["status"], "running");
     let largest = json!({ "output": "x".repeat(4 * 1024 * 1024 - 2) });
-    assert_eq!(stage.tell(&asked, "complete", &largest).await["charged"], 5);
+    assert_eq!(stage.report(&asked, "complete", &largest).await["charged"], 5);
     stage
-        .tell(&theirs, "complete", &json!({ "used": 1_000_000 }))
+        .report(&theirs, "complete", &json!({ "used": 1_000_000 }))
         .await;
     assert_eq!(stage.charges(others).await, [5], "no more than it reserved");
     working.stop().await;
@@ -238,7 +249,7 @@ async fn a_worker_killed_before_the_202_costs_one_attempt() {
         stage.refused(&first, "complete", &json!({}), 409).await,
         TRIED_AGAIN
     );
-    stage.tell(&second, "complete", &json!({})).await;
+    stage.report(&second, "complete", &json!({})).await;
     assert_eq!(stage.weir.finished(job, who).await["attempt"], 2);
     assert_eq!(stage.charges(job).await, [5]);
     assert_eq!(worker.stop().await, Some(0));
@@ -263,7 +274,7 @@ async fn an_interrupted_attempt_cannot_answer_for_its_successor() {
         stage.refused(&broken_off, "complete", &json!({}), 409).await,
         TRIED_AGAIN
     );
-    stage.tell(&again, "complete", &json!({})).await;
+    stage.report(&again, "complete", &json!({})).await;
     assert_eq!(stage.charges(job).await, [5]);
     working.stop().await;
     stage.end().await;
@@ -286,7 +297,7 @@ async fn an_outstanding_answer_blocks_deletion_of_its_account() {
     assert!(refused.to_string().contains("are being worked on"), "{refused}");
     assert_eq!(stage.weir.finished(waiting, who).await["status"], "cancelled");
     assert_eq!(stage.job(job, who).await["status"], "running");
-    stage.tell(&asked, "heartbeat", &Value::Null).await;
+    stage.report(&asked, "heartbeat", &Value::Null).await;
     client
         .execute("DELETE FROM users WHERE id = $1", &[&id])
         .await
@@ -310,7 +321,7 @@ async fn an_outstanding_answer_blocks_deletion_of_its_account() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_somebody_starts_anew_by_hand_belongs_to_its_new_attempt() {
+async fn a_job_restarted_by_hand_belongs_to_its_new_attempt() {
     let stage = Stage::new("60s", &[]).await;
     let working = stage.work().await;
     let who = stage.user().await;
@@ -328,7 +339,7 @@ async fn a_job_that_somebody_starts_anew_by_hand_belongs_to_its_new_attempt() {
             let latest = stage.asked(job).pop().unwrap();
             assert_ne!(latest.token, first.token);
             let done = json!({ "used": 4 });
-            let answer = stage.say(job, &latest.token, "complete", &done).await;
+            let answer = stage.send(job, &latest.token, "complete", &done).await;
             (answer.status == 200).then_some(())
         })
         .await;
@@ -366,7 +377,7 @@ async fn a_locked_holder_does_not_delay_other_overdue_attempts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_endpoints_say_of_a_blocked_user_takes_no_connection_from_readers() {
+async fn reports_on_a_blocked_user_use_no_connections_of_readers() {
     let stage = Stage::new("60s", &[]).await;
     let working = stage.work().await;
     let (locked, other) = (stage.user().await, stage.user().await);
@@ -383,7 +394,7 @@ async fn what_endpoints_say_of_a_blocked_user_takes_no_connection_from_readers()
     // More than the process's connections.
     let wish = json!({ "more": 1 });
     let wishes =
-        futures_util::future::join_all((0..30).map(|_| stage.say(job, &asked.token, "extend", &wish)));
+        futures_util::future::join_all((0..30).map(|_| stage.send(job, &asked.token, "extend", &wish)));
     let others = async {
         stage
             .weir
@@ -400,7 +411,7 @@ async fn what_endpoints_say_of_a_blocked_user_takes_no_connection_from_readers()
         assert!([200, 503].contains(&answer.status.as_u16()), "{}", answer.body);
     }
     assert_eq!(
-        stage.tell(&asked, "complete", &json!({ "used": 1 })).await["charged"],
+        stage.report(&asked, "complete", &json!({ "used": 1 })).await["charged"],
         1
     );
     working.stop().await;

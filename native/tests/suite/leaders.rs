@@ -170,7 +170,7 @@ async fn a_foreign_leader_rescues_no_running_job_and_loses_no_tick() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn river_leader_false_works_and_maintains_without_election() {
+async fn river_leader_false_runs_jobs_and_maintenance_without_election() {
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/beside.toml"), ("RIVER_LEADER", "false")]).await;
     let services = &weir.context.settings.services;
     let working = Working::start(&weir.context, Role::Both, services).await.unwrap();
@@ -203,7 +203,7 @@ async fn river_leader_false_works_and_maintains_without_election() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sign_of_life_is_that_of_the_attempt_and_keeps_when_it_started() {
+async fn a_heartbeat_is_per_attempt_and_keeps_the_start_time() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let who = Who::User(weir.user("free").await);
@@ -217,7 +217,7 @@ async fn a_sign_of_life_is_that_of_the_attempt_and_keeps_when_it_started() {
     // The start in the API, and the one that other clients see, in seconds ago.
     let started = async || -> (f64, f64) {
         let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
-        let said: jiff::Timestamp = job["started_at"].as_str().unwrap().parse().unwrap();
+        let message: jiff::Timestamp = job["started_at"].as_str().unwrap().parse().unwrap();
         let row = client
             .query_one(
                 "SELECT clock_timestamp(), attempted_at FROM river_job WHERE id = $1",
@@ -227,7 +227,7 @@ async fn a_sign_of_life_is_that_of_the_attempt_and_keeps_when_it_started() {
             .unwrap();
         let (now, seen): (jiff::Timestamp, jiff::Timestamp) = (row.get(0), row.get(1));
         (
-            now.duration_since(said).as_secs_f64(),
+            now.duration_since(message).as_secs_f64(),
             now.duration_since(seen).as_secs_f64(),
         )
     };
@@ -242,8 +242,8 @@ async fn a_sign_of_life_is_that_of_the_attempt_and_keeps_when_it_started() {
     assert!(started().await.1 >= 1000.0);
     for _ in 0..2 {
         assert_eq!(keep("mine", 1).await, 1);
-        let (said, seen) = started().await;
-        assert!(said >= 1000.0 && seen < 500.0, "{said} {seen}");
+        let (message, seen) = started().await;
+        assert!(message >= 1000.0 && seen < 500.0, "{message} {seen}");
     }
 
     // Returned without the loss of an attempt, and claimed again: the same number, another start.
@@ -256,8 +256,8 @@ async fn a_sign_of_life_is_that_of_the_attempt_and_keeps_when_it_started() {
         .unwrap();
     claim(100.0).await;
     for _ in 0..2 {
-        let (said, _) = started().await;
-        assert!((100.0..1000.0).contains(&said), "{said}");
+        let (message, _) = started().await;
+        assert!((100.0..1000.0).contains(&message), "{message}");
         assert_eq!(keep("mine", 1).await, 1);
     }
 
@@ -304,7 +304,7 @@ async fn a_lease_is_renewed_during_long_work_and_lost_with_its_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_holder_that_lost_its_lease_does_not_go_on() {
+async fn a_process_without_its_lease_stops_maintenance() {
     let weir = Weir::new().await;
     let client = weir.bookkeeper().await;
     let stopped = CancellationToken::new();

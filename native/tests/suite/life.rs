@@ -16,7 +16,7 @@ async fn submit(weir: &Weir, who: Who, service: &str) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_keeps_the_reservation_and_is_charged_once_for_what_it_used() {
+async fn a_retry_keeps_the_reservation_and_is_charged_once() {
     let weir = programs().await;
     let who = Who::User(weir.user("pro").await);
     let working = weir.work().await;
@@ -46,7 +46,7 @@ async fn a_retry_keeps_the_reservation_and_is_charged_once_for_what_it_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_fails_for_good_costs_nothing_and_says_why() {
+async fn a_discarded_job_is_free_and_has_a_reason() {
     let weir = programs().await;
     let who = Who::User(weir.user("free").await);
     let working = weir.work().await;
@@ -64,11 +64,11 @@ async fn a_job_that_fails_for_good_costs_nothing_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_failed_inside_is_told_without_the_databases_words_or_paths() {
+async fn internal_errors_hide_database_messages_and_paths() {
     let weir = programs().await;
     let who = Who::User(weir.user("pro").await);
     let working = weir.work().await;
-    for (service, told) in [
+    for (service, expected) in [
         (
             "unstorable",
             "the output cannot be stored: it is too large, or holds a NUL character",
@@ -78,7 +78,7 @@ async fn what_failed_inside_is_told_without_the_databases_words_or_paths() {
         let id = submit(&weir, who, service).await;
         let job = weir.finished(id, who).await;
         assert_eq!(job["status"], "failed", "{job}");
-        assert_eq!(job["error"]["message"], told);
+        assert_eq!(job["error"]["message"], expected);
     }
     weir.released(who, "specview").await;
     working.stop().await;
@@ -86,7 +86,7 @@ async fn what_failed_inside_is_told_without_the_databases_words_or_paths() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_charged_more_than_was_reserved() {
+async fn no_job_is_charged_more_than_it_reserved() {
     let weir = programs().await;
     let who = Who::User(weir.user("free").await);
     let working = weir.work().await;
@@ -130,7 +130,7 @@ async fn a_job_charged_by_other_means_is_not_charged_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn amounts_that_are_none_are_422_and_never_500() {
+async fn invalid_amounts_are_422_and_never_500() {
     let weir = programs().await;
     let who = Who::User(weir.user("enterprise").await);
     for args in [
@@ -205,12 +205,12 @@ async fn stops_and_gives_its_job_back(weir: Weir) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stopping_gives_a_running_job_back_without_costing_it_an_attempt() {
+async fn stopping_requeues_a_running_job_without_counting_the_attempt() {
     stops_and_gives_its_job_back(programs().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_time_to_drain_a_running_job_is_given_back_at_once() {
+async fn without_drain_time_a_running_job_is_requeued_at_once() {
     let config = [
         ("WEIR_CONFIG", "tests/programs.toml"),
         ("WEIR_DRAIN_TIMEOUT", "0s"),
@@ -219,7 +219,7 @@ async fn without_time_to_drain_a_running_job_is_given_back_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_success_of_a_job_that_was_taken_back_changes_nothing() {
+async fn a_late_success_after_a_takeover_changes_nothing() {
     use weir_ledger::settlement::{Ended, Settled, Success};
     let weir = programs().await;
     let who = Who::User(weir.user("free").await);

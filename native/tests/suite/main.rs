@@ -1,7 +1,7 @@
 //! The tests of the whole: the real API, real workers and real processes against PostgreSQL. They form one program,
 //! because linking one per file takes longer than running it.
 
-#![allow(unreachable_pub, reason = "nobody depends on it")]
+#![allow(unreachable_pub, reason = "it has no dependents")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -13,7 +13,7 @@ const PROGRAMS: (&str, &str) = (
 );
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_guard_sends_back_is_counted_by_tier() {
+async fn jobs_snoozed_by_the_guard_are_counted_by_tier() {
     let weir = Weir::with(&[PROGRAMS]).await;
     let user = weir.user("free").await;
     // Another River client's jobs are claimed without a slot. There is one slot for two jobs.
@@ -43,7 +43,7 @@ async fn what_the_guard_sends_back_is_counted_by_tier() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_taken_back_from_a_dead_process_is_counted() {
+async fn jobs_taken_over_from_a_dead_process_are_counted() {
     let weir = Weir::with(&[PROGRAMS]).await;
     let who = Who::User(weir.user("free").await);
     let scheduler = Process::start(&weir, &["schedule"], &[]);

@@ -7,9 +7,9 @@ use crate::common::{GO_TESTS, Weir, Who};
 use weir_ledger::database::{Database, Schemas};
 use weir_ledger::migrate::{self, River, Schema, SchemaFile};
 
-fn said(output: &Output) -> String {
-    let said = [&output.stdout[..], &output.stderr[..]].concat();
-    String::from_utf8(said).unwrap()
+fn message(output: &Output) -> String {
+    let message = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8(message).unwrap()
 }
 
 const OWN: [(&str, &str); 2] = [("WEIR_SCHEMA", "weir"), ("RIVER_SCHEMA", "public")];
@@ -28,11 +28,11 @@ async fn foreign_objects_are_named_and_an_old_river_stays_by_default() {
         client.batch_execute(THEIR_TABLES).await.unwrap();
         river_at(url, 4).await;
         let before = contents(&client, "").await;
-        let refused = async |arguments: &[&str], more: &[(&str, &str)], says: &[&str]| {
+        let refused = async |arguments: &[&str], more: &[(&str, &str)], expected: &[&str]| {
             let output = weir(url, arguments, more);
             assert_eq!(output.status.code(), Some(2), "{output:?}");
-            let text = said(&output);
-            for words in says {
+            let text = message(&output);
+            for words in expected {
                 assert!(text.contains(words), "{words}: {text}");
             }
             assert!(!text.contains("db error"), "{text}");
@@ -55,11 +55,11 @@ async fn foreign_objects_are_named_and_an_old_river_stays_by_default() {
         refused(&["migrate", "--skip-river"], &OWN, &old).await;
         let theirs = contents(&client, "^river_").await;
         let asked = self::weir(url, &["migrate", "--upgrade-river"], &OWN);
-        assert!(asked.status.success(), "{}", said(&asked));
+        assert!(asked.status.success(), "{}", message(&asked));
         assert!(
-            said(&asked).contains("applied River's 8\ncreated Weir's schema: "),
+            message(&asked).contains("applied River's 8\ncreated Weir's schema: "),
             "{}",
-            said(&asked)
+            message(&asked)
         );
         assert_eq!(contents(&client, "^river_").await, theirs);
     })
@@ -78,16 +78,28 @@ async fn a_river_that_is_new_enough_stays_as_it_is() {
         let client = Database::at(url).unwrap().connect().await.unwrap();
         let none = weir(url, &["migrate", "--skip-river"], &[]);
         assert_eq!(none.status.code(), Some(2));
-        assert!(said(&none).contains("no tables of River's"), "{}", said(&none));
+        assert!(
+            message(&none).contains("no tables of River's"),
+            "{}",
+            message(&none)
+        );
         river_at(url, 6).await;
         // Weir has a function with the name of River's channels.
         let river = async || contents(&client, "^(?!river_)|^river_channel").await;
         let before = river().await;
         let output = weir(url, &["migrate"], &[]);
-        assert!(output.status.success(), "{}", said(&output));
-        assert!(said(&output).contains("stay at version 6"), "{}", said(&output));
+        assert!(output.status.success(), "{}", message(&output));
+        assert!(
+            message(&output).contains("stay at version 6"),
+            "{}",
+            message(&output)
+        );
         let again = weir(url, &["migrate", "--skip-river"], &[]);
-        assert!(said(&again).starts_with("nothing to do"), "{}", said(&again));
+        assert!(
+            message(&again).starts_with("nothing to do"),
+            "{}",
+            message(&again)
+        );
         assert_eq!(river().await, before);
     })
     .await;
@@ -119,14 +131,14 @@ async fn does_what_migrate_does(river: Option<i64>) {
         let before = contents(&client, "").await;
         let print = ["migrate", "--print", "--upgrade-river"];
         let printed = weir(url, &print, &OWN);
-        assert!(printed.status.success(), "{}", said(&printed));
+        assert!(printed.status.success(), "{}", message(&printed));
         assert_eq!(contents(&client, "").await, before);
         assert!(
             !migrate::is_current(&database.connect().await.unwrap())
                 .await
                 .unwrap()
         );
-        client.batch_execute(&said(&printed)).await.unwrap();
+        client.batch_execute(&message(&printed)).await.unwrap();
         let client = database.connect().await.unwrap();
         assert!(migrate::is_current(&client).await.unwrap());
         // Both ledgers contain it, with the checksums that a run by `migrate` compares.
@@ -135,14 +147,18 @@ async fn does_what_migrate_does(river: Option<i64>) {
             migrate::Migrated::default()
         );
         let again = weir(url, &print, &OWN);
-        assert!(said(&again).starts_with("-- nothing to do"), "{}", said(&again));
+        assert!(
+            message(&again).starts_with("-- nothing to do"),
+            "{}",
+            message(&again)
+        );
     })
     .await;
     weir.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_migration_that_postgresql_refuses_says_what_postgresql_said() {
+async fn a_failed_migration_shows_postgresqls_message() {
     let weir = Weir::made(&[], async |url| {
         let client = Database::at(url).unwrap().connect().await.unwrap();
         client
@@ -156,7 +172,7 @@ async fn a_migration_that_postgresql_refuses_says_what_postgresql_said() {
             .unwrap();
         let output = weir(url, &["migrate"], &[]);
         assert_eq!(output.status.code(), Some(2));
-        let text = said(&output);
+        let text = message(&output);
         assert!(
             text.contains("tables/users.sql") && text.contains("ask the owners first"),
             "{text}"
@@ -164,16 +180,16 @@ async fn a_migration_that_postgresql_refuses_says_what_postgresql_said() {
         assert!(!text.contains("db error"), "{text}");
         client.batch_execute("DROP EVENT TRIGGER guard").await.unwrap();
         let output = weir(url, &["migrate"], &[]);
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", message(&output));
     })
     .await;
     weir.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn schemas_that_would_be_taken_for_one_another_are_refused() {
+async fn schemas_with_confusable_names_are_refused() {
     let weir = Weir::new().await;
-    for (more, says) in [
+    for (more, expected) in [
         (("WEIR_SCHEMA", "other"), "they serve one Weir; set RIVER_SCHEMA"),
         (
             ("RIVER_SCHEMA", "other"),
@@ -182,12 +198,12 @@ async fn schemas_that_would_be_taken_for_one_another_are_refused() {
     ] {
         let output = self::weir(weir.url(), &["migrate"], &[more]);
         assert_eq!(output.status.code(), Some(2));
-        assert!(said(&output).contains(says), "{}", said(&output));
+        assert!(message(&output).contains(expected), "{}", message(&output));
         let output = self::weir(weir.url(), &["status"], &[more]);
         assert!(
-            said(&output).contains("run `weir migrate` first"),
+            message(&output).contains("run `weir migrate` first"),
             "{}",
-            said(&output)
+            message(&output)
         );
     }
     weir.end().await;
@@ -205,7 +221,7 @@ fn with_upgrade(sql: &str) -> Schema {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_upgrade_creates_must_not_be_there_already() {
+async fn objects_that_an_upgrade_creates_must_not_exist() {
     let weir = Weir::new().await;
     let next = with_upgrade("CREATE TABLE invoices (id int PRIMARY KEY)");
     let client = weir.client().await;
@@ -229,7 +245,7 @@ async fn what_an_upgrade_creates_must_not_be_there_already() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_that_is_refused_says_what_stands_in_its_way() {
+async fn a_refused_upgrade_names_the_obstacle() {
     let weir = Weir::new().await;
     let next = with_upgrade("ALTER TABLE usage_events ALTER COLUMN reason TYPE varchar(200)");
     let client = weir.client().await;
@@ -250,7 +266,7 @@ async fn an_upgrade_that_is_refused_says_what_stands_in_its_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_that_waits_for_a_table_makes_way_for_those_behind_it() {
+async fn an_upgrade_waiting_for_a_table_lets_others_pass() {
     let weir = Weir::new().await;
     let next = with_upgrade("ALTER TABLE user_subscriptions ADD COLUMN note text");
     let database = &weir.context.database;
@@ -283,7 +299,7 @@ async fn an_upgrade_that_waits_for_a_table_makes_way_for_those_behind_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn functions_of_an_application_beside_weirs_are_not_taken_for_its() {
+async fn an_applications_functions_are_not_mistaken_for_weirs() {
     let weir = Weir::made(&OWN, async |url| {
         let database = Database::at(url).unwrap().in_schemas(own());
         migrate::migrate_with(&database, River::Upgrade).await.unwrap();

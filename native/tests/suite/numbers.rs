@@ -157,7 +157,7 @@ async fn numbers_that_cannot_be_stored_are_refused_with_a_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_repeated_with_equal_numbers_and_another_one_with_others() {
+async fn a_repeated_request_needs_equal_numbers() {
     let echo = Echo::new().await;
     let first = echo
         .submit("program", "k", r#"{"a": 1.10, "id": 12345678901234567890123}"#)
@@ -179,7 +179,7 @@ async fn a_request_is_repeated_with_equal_numbers_and_another_one_with_others() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_fold_over_http_and_sql_however_their_numbers_are_written() {
+async fn jobs_fold_over_http_and_sql_for_any_number_notation() {
     let echo = Echo::new().await;
     let sql = "SELECT outcome, job_id FROM weir_submit($1, 'folding', $2::text::jsonb)";
     for (over_http, in_sql) in [

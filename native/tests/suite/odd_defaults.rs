@@ -23,7 +23,7 @@ const ODD: [(&str, &str); 14] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_works_where_every_default_is_odd() {
+async fn everything_works_with_unusual_server_defaults() {
     let weir = Weir::new().await;
     let admin = weir.admin().await;
     for (setting, value) in ODD {

@@ -618,7 +618,7 @@ impl Provoked {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_documented_answer_happens_and_is_as_documented() {
+async fn every_documented_answer_occurs_as_documented() {
     let mut provoked = Provoked::new().await;
     provoked.submissions().await;
     provoked.jobs().await;
@@ -641,7 +641,7 @@ async fn every_documented_answer_happens_and_is_as_documented() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_for_the_asking_is_there_and_described_in_development_only() {
+async fn development_tokens_exist_in_development_only() {
     let route = "/api/dev/token";
     let anybody = Who::Address("198.51.100.9");
     let ask = async |weir: &Weir, tier: &str| weir.post(route, anybody, &json!({ "tier": tier })).await;

@@ -11,7 +11,7 @@ use promql_parser::parser::{self, Expr};
 use serde_json::Value;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_dashboard_and_the_alerts_name_only_what_a_new_process_shows() {
+async fn the_dashboard_and_alerts_use_existing_metrics() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["up"], &[]);
     let ready = process.ready().await;
@@ -237,7 +237,7 @@ async fn readiness_needs_a_database_and_reports_a_missing_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_counts_for_too_long_is_up() {
+async fn a_slow_count_does_not_mean_the_database_is_down() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["serve"], &[]);
     process.ready().await;
@@ -268,7 +268,7 @@ async fn a_database_that_counts_for_too_long_is_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_request_id_finds_the_whole_story_and_the_wake_is_measured() {
+async fn one_request_id_finds_all_log_lines_and_the_wake_is_measured() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let who = Who::User(user);
@@ -305,12 +305,12 @@ async fn one_request_id_finds_the_whole_story_and_the_wake_is_measured() {
                 (lines.len() >= 5).then_some(lines)
             })
             .await;
-        let told: BTreeSet<_> = lines
+        let logged: BTreeSet<_> = lines
             .iter()
             .map(|line| line["message"].as_str().unwrap())
             .collect();
         assert_eq!(
-            told,
+            logged,
             BTreeSet::from([
                 "reserved",
                 "request",
@@ -361,7 +361,7 @@ async fn one_request_id_finds_the_whole_story_and_the_wake_is_measured() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn by_default_the_log_has_failures_and_no_line_of_a_success() {
+async fn by_default_the_log_has_failures_only() {
     let weir = Weir::with(&[(
         "WEIR_CONFIG",
         concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs.toml"),
@@ -391,11 +391,11 @@ async fn by_default_the_log_has_failures_and_no_line_of_a_success() {
         (of("bad").len() >= 2).then_some(())
     })
     .await;
-    let told: Vec<Value> = of("bad")
+    let logged: Vec<Value> = of("bad")
         .into_iter()
         .map(|line| line["message"].clone())
         .collect();
-    assert_eq!(told, ["attempt ended", "settled"]);
+    assert_eq!(logged, ["attempt ended", "settled"]);
     assert_eq!(of("good"), Vec::<Value>::new());
     process.stop().await;
     weir.end().await;
@@ -442,7 +442,7 @@ async fn logs_hold_no_address_no_assertion_and_no_refused_request_id() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_database_knows_whose_each_connection_is() {
+async fn each_connection_has_an_application_name() {
     let weir = Weir::new().await;
     let [serve, work] = ["serve", "work"].map(|command| Process::start(&weir, &[command], &[]));
     serve.ready().await;
@@ -492,7 +492,7 @@ async fn the_database_knows_whose_each_connection_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn help_tells_where_settings_and_services_are_described() {
+async fn help_describes_settings_and_services() {
     let weir = Weir::new().await;
     let output = command(&weir, &["--help"]).output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
@@ -512,7 +512,7 @@ async fn help_tells_where_settings_and_services_are_described() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn status_tells_why_a_users_jobs_wait() {
+async fn status_shows_why_a_users_jobs_wait() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     for _ in 0..3 {
@@ -553,19 +553,19 @@ async fn status_tells_why_a_users_jobs_wait() {
         assert_eq!(specview[member], value, "{member}");
     }
     let text = run(&[]);
-    for said in [
+    for expected in [
         "tier free\n",
         "\nanalysis\n  jobs   0 running, 1 of 1 slots in use, 2 wait\n  quota  0 used, 3 reserved of 50\n",
         "\nspecview\n  jobs   0 running, 0 of 1 slots in use, 0 wait\n  quota  7 used, 0 reserved of 5000\n",
     ] {
-        assert!(text.contains(said), "{text}");
+        assert!(text.contains(expected), "{text}");
     }
     assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
     weir.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_an_operator_runs_again_is_not_charged_again() {
+async fn a_job_rerun_by_an_operator_is_charged_once() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let working = weir.work().await;
@@ -590,7 +590,7 @@ async fn a_job_that_an_operator_runs_again_is_not_charged_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_has_seen_enough_ends_status_quietly() {
+async fn status_ends_quietly_when_its_output_is_closed() {
     let weir = Weir::new().await;
     let mut child = command(&weir, &["status", "--watch"])
         .stdout(Stdio::piped())

@@ -12,7 +12,7 @@ mod example;
 use crate::common::{Weir, Who};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_job_and_the_callers_row_are_both_there_or_neither() {
+async fn the_job_and_the_callers_row_commit_together() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     client
@@ -63,7 +63,7 @@ async fn the_job_and_the_callers_row_are_both_there_or_neither() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_caller_writes_afterwards_is_booked_by_the_triggers_as_ever() {
+async fn triggers_book_the_callers_later_writes() {
     use weir_ledger::reservation::{Submission, reserve};
     let weir = Weir::new().await;
     let user = uuid::Uuid::new_v4();

@@ -68,7 +68,7 @@ async fn two_schedulers_enqueue_one_job_per_tick() {
     assert_eq!(
         counts[2..],
         [0, 0, 0],
-        "on whole seconds, as River has it, of nobody"
+        "on whole seconds, as in River, and without a holder"
     );
     // No tick is missing, except those without a leader: between the last tick of one leader and the first of the next.
     // A leader enqueues a tick a little ahead of its time.
@@ -166,7 +166,7 @@ async fn a_clock_that_was_ahead_does_not_end_a_periodic_job() {
 }
 
 #[test]
-fn what_is_wrong_with_a_periodic_job_is_among_the_faults() {
+fn errors_in_periodic_jobs_are_listed() {
     let file = std::env::temp_dir().join(format!("weir-{}.toml", uuid::Uuid::new_v4()));
     let services =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/periodic.toml")).unwrap();

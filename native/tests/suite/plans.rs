@@ -106,7 +106,7 @@ async fn finished_read(client: &impl GenericClient) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_is_found_by_its_id_however_many_have_ended_since_anybody_counted() {
+async fn jobs_are_found_by_id_with_outdated_statistics() {
     const JOBS: i64 = 20_000;
     let weir = Weir::new().await;
     let events = ["job.completed".to_owned()];
@@ -148,9 +148,9 @@ async fn a_job_is_found_by_its_id_however_many_have_ended_since_anybody_counted(
         .batch_execute("DELETE FROM quota_reservations")
         .await
         .unwrap();
-    let told = "SELECT count(*) FROM river_job WHERE kind = 'weir:webhook'";
-    let told: i64 = transaction.query_one(told, &[]).await.unwrap().get(0);
-    assert_eq!(told, 10);
+    let deliveries = "SELECT count(*) FROM river_job WHERE kind = 'weir:webhook'";
+    let deliveries: i64 = transaction.query_one(deliveries, &[]).await.unwrap().get(0);
+    assert_eq!(deliveries, 10);
     let read = finished_read(&transaction).await - before;
     assert!(
         read < JOBS,

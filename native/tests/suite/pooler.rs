@@ -80,7 +80,7 @@ async fn everything_works_through_a_pooler_in_session_mode() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_works_through_a_pooler_in_schemas_of_its_own() {
+async fn everything_works_through_a_pooler_in_separate_schemas() {
     let own = [("WEIR_SCHEMA", "weir"), ("RIVER_SCHEMA", "river")];
     works_through_a_pooler(Weir::with(&own).await).await;
 }
@@ -154,11 +154,11 @@ async fn a_pooler_in_transaction_mode_is_refused_and_a_direct_url_helps() {
             .env("DATABASE_URL", &url)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {said}");
+        let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {message}");
         assert!(
-            said.contains("transaction") && said.contains("set DATABASE_DIRECT_URL"),
-            "{arguments:?}: {said}"
+            message.contains("transaction") && message.contains("set DATABASE_DIRECT_URL"),
+            "{arguments:?}: {message}"
         );
     }
     let direct = [

@@ -61,7 +61,7 @@ async fn idle_priority_workers_take_default_jobs() {
         waited.iter().all(|seconds| *seconds < ONE_POLL.as_secs_f64()),
         "{waited:?}"
     );
-    assert_eq!(gate.running_of(&free).len(), 5, "and nobody's work is broken off");
+    assert_eq!(gate.running_of(&free).len(), 5, "and no running job is aborted");
 
     // A lent worker is not lent again while its lane needs it.
     gate.open_for(&gate.running_of(&free)[..4]);
@@ -84,7 +84,7 @@ async fn idle_priority_workers_take_default_jobs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unless_it_is_asked_for_nothing_is_lent() {
+async fn by_default_no_workers_are_lent() {
     let weir = Weir::with(&POOLS).await;
     let gate = Gate::new();
     let free = submit(&weir, "free", 4).await;

@@ -53,7 +53,7 @@ async fn refusal(client: &Client, sql: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_but_the_owner_and_two_roles_may_use_weirs_objects() {
+async fn only_the_owner_and_two_roles_may_use_weirs_objects() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let names: Vec<String> = Schema::present()
@@ -124,7 +124,7 @@ async fn nobody_but_the_owner_and_two_roles_may_use_weirs_objects() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_role_attaches_weirs_functions_to_a_table_of_its_own() {
+async fn no_role_can_use_weirs_trigger_functions_on_its_tables() {
     let weir = Weir::with(&[("WEIR_SCHEMA", "weir"), ("RIVER_SCHEMA", "public")]).await;
     let stranger = Role::new(&weir).await;
     stranger.run("GRANT USAGE ON SCHEMA weir TO {}").await;
@@ -157,7 +157,7 @@ async fn no_role_attaches_weirs_functions_to_a_table_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rights_that_default_privileges_gave_are_taken_back_and_named() {
+async fn rights_from_default_privileges_are_revoked_and_named() {
     let weir = Weir::made(&[], async |url| {
         let client = Database::at(url).unwrap().connect().await.unwrap();
         let role = format!("anon_{}", Uuid::new_v4().simple());
@@ -171,12 +171,12 @@ async fn rights_that_default_privileges_gave_are_taken_back_and_named() {
                 .unwrap();
         }
         let output = self::weir(url, &["migrate"], &[]);
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{output:?}");
         for right in ["EXECUTE on weir_submit(", "SELECT, TRIGGER, TRUNCATE, UPDATE on webhooks", "on admin_log_id_seq"] {
-            assert!(said.contains(right), "{right}: {said}");
+            assert!(printed.contains(right), "{right}: {printed}");
         }
-        assert!(said.contains(&format!("from {role}")), "{said}");
+        assert!(printed.contains(&format!("from {role}")), "{printed}");
         client.batch_execute(&format!("SET ROLE {role}")).await.unwrap();
         for attempt in [
             "SELECT weir_submit('victim', 'analysis', '{}')",
@@ -198,7 +198,7 @@ async fn rights_that_default_privileges_gave_are_taken_back_and_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rights_that_the_owner_cannot_take_back_stop_the_migration() {
+async fn rights_that_the_owner_cannot_revoke_stop_the_migration() {
     let weir = Weir::new().await;
     let (owner, other) = (Role::new(&weir).await, Role::new(&weir).await);
     // A table that an administrator took ownership of by hand, and shared.
@@ -310,22 +310,22 @@ async fn missing_rights_on_rivers_tables_are_named_before_anything_starts() {
     url.set_username(&role.name).unwrap();
     url.set_password(Some("secret")).unwrap();
     let schemas = [("WEIR_SCHEMA", "weir"), ("RIVER_SCHEMA", "public")];
-    let said = async |arguments: &[&str]| {
+    let printed = async |arguments: &[&str]| {
         let output = self::weir(url.as_str(), arguments, &schemas);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     for arguments in [&["migrate"][..], &["work"], &["schedule"], &["status"]] {
-        let said = said(arguments).await;
+        let printed = printed(arguments).await;
         for grant in [
             "GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE public.river_job TO",
             "GRANT USAGE ON SEQUENCE public.river_job_id_seq TO",
         ] {
-            assert!(said.contains(grant), "{arguments:?}: {grant}: {said}");
+            assert!(printed.contains(grant), "{arguments:?}: {grant}: {printed}");
         }
     }
     // The commands that it prints.
-    let grants = said(&["status"]).await;
+    let grants = printed(&["status"]).await;
     let grants = grants.split_once("have their owner run: ").unwrap().1.trim();
     role.run(grants).await;
     let output = self::weir(url.as_str(), &["status"], &schemas);

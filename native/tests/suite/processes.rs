@@ -72,7 +72,7 @@ async fn a_blocked_log_pipe_stops_no_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_is_told_to_stop_finishes_what_it_runs_and_begins_nothing() {
+async fn a_stopping_worker_finishes_running_jobs_and_starts_none() {
     let weir = naps().await;
     let client = weir.client().await;
     let users = [weir.user("free").await, weir.user("free").await];
@@ -135,7 +135,7 @@ async fn a_worker_that_is_told_to_stop_finishes_what_it_runs_and_begins_nothing(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_is_told_to_stop_ends_its_event_streams_and_itself() {
+async fn a_stopping_api_ends_its_event_streams() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["serve"], &[]);
     process.ready().await;
@@ -178,7 +178,7 @@ async fn an_api_that_is_told_to_stop_ends_its_event_streams_and_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_sends_half_a_head_or_nothing_is_hung_up_on() {
+async fn a_client_that_sends_no_complete_head_is_disconnected() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let router = Router::new().route("/", get(async || "hello"));
@@ -197,7 +197,7 @@ async fn a_client_that_sends_half_a_head_or_nothing_is_hung_up_on() {
         client.write_all(sent.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
         let read = tokio::time::timeout(Duration::from_secs(30), client.read_to_end(&mut answer)).await;
-        assert!(read.is_ok(), "{sent:?} holds its connection for ever");
+        assert!(read.is_ok(), "{sent:?} keeps its connection");
         // Every request was answered before.
         assert_eq!(answer.ends_with(b"hello"), sent.ends_with("\r\n\r\n"));
     }
@@ -206,7 +206,7 @@ async fn a_client_that_sends_half_a_head_or_nothing_is_hung_up_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_takes_none_of_its_answer_is_hung_up_on() {
+async fn a_client_that_reads_nothing_is_disconnected() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     // More than all buffers on the way can hold.
@@ -228,7 +228,7 @@ async fn a_client_that_takes_none_of_its_answer_is_hung_up_on() {
         }
     };
     let hung_up = tokio::time::timeout(Duration::from_secs(30), hung_up).await;
-    assert!(hung_up.is_ok(), "the answer is kept for ever");
+    assert!(hung_up.is_ok(), "the answer stays in memory");
     assert!(started.elapsed() >= patience.write, "{:?}", started.elapsed());
     stopping.cancel();
     answering.await.unwrap();
@@ -251,7 +251,7 @@ async fn limited_role(weir: &Weir) -> (String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_lives_on_when_the_server_has_no_connection_left() {
+async fn a_worker_survives_when_the_server_has_no_free_connection() {
     let weir = Weir::new().await;
     let (role, url) = limited_role(&weir).await;
     let client = weir.client().await;
@@ -288,7 +288,7 @@ async fn a_worker_lives_on_when_the_server_has_no_connection_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_reads_none_of_its_answer_holds_up_no_stop() {
+async fn a_client_that_reads_nothing_delays_no_stop() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["serve"], &[]);
     process.ready().await;
@@ -311,7 +311,7 @@ async fn a_client_that_reads_none_of_its_answer_holds_up_no_stop() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_is_told_twice_to_stop_waits_for_no_job() {
+async fn a_second_stop_signal_ends_the_process_at_once() {
     let weir = naps().await;
     let who = Who::User(weir.user("free").await);
     let more = [NAPS[0], ("WEIR_DRAIN_TIMEOUT", "10m")];
@@ -365,7 +365,7 @@ async fn a_lost_claim_is_taken_over_from_a_living_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_goes_on_for_a_while_after_it_stopped_being_ready() {
+async fn an_unready_api_answers_for_the_stop_delay() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["serve"], &[("WEIR_STOP_DELAY", "2s")]);
     process.ready().await;
@@ -429,7 +429,7 @@ async fn every_command_stops_within_its_drain_time_from_its_start_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn processes_stop_within_their_drain_time_when_the_database_falls_silent() {
+async fn processes_stop_within_their_drain_time_without_the_database() {
     let weir = Weir::new().await;
     let stops = ["serve", "work", "schedule", "up"].map(async |command| {
         let proxy = Proxy::start(&weir, Cut::Never, 0).await;
@@ -511,7 +511,7 @@ async fn programs_end_with_a_killed_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn as_the_first_process_weir_reaps_what_programs_leave_behind() {
+async fn as_the_first_process_weir_reaps_orphans() {
     let namespace = ["--pid", "--fork", "--mount-proc", "--kill-child"];
     let possible = std::process::Command::new("unshare")
         .args(namespace)

@@ -36,7 +36,7 @@ async fn storm(reservers: &[Reserver], submissions: Vec<Submission>) -> (usize, 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_hundred_at_once_never_get_more_than_the_ten_that_are_left() {
+async fn two_hundred_at_once_get_exactly_the_ten_left() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     weir.use_up(user, "analysis", 40).await;
@@ -62,7 +62,7 @@ async fn two_origins_at_once_never_overshoot_together() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_users_in_one_storm_each_get_their_own_limit() {
+async fn many_concurrent_users_each_get_their_limit() {
     let weir = Weir::new().await;
     let mut submissions = Vec::new();
     for _ in 0..40 {
@@ -75,7 +75,7 @@ async fn many_users_in_one_storm_each_get_their_own_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rejection_leaves_nothing_behind_and_says_when_to_come_back() {
+async fn a_rejection_leaves_nothing_and_has_retry_after() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     weir.use_up(user, "analysis", 50).await;
@@ -124,7 +124,7 @@ async fn one_bad_submission_of_a_group_fails_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_who_goes_away_leaves_a_whole_job_or_none() {
+async fn a_disconnected_caller_leaves_a_whole_job_or_none() {
     let weir = Weir::new().await;
     let reserver = reserver(&weir);
     let user = weir.user("pro").await;
@@ -160,7 +160,7 @@ async fn a_caller_who_goes_away_leaves_a_whole_job_or_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_idempotency_key_never_makes_two_jobs() {
+async fn one_idempotency_key_never_creates_two_jobs() {
     let weir = Weir::new().await;
     let reservers = [reserver(&weir), reserver(&weir)];
     let user = weir.user("pro").await;
@@ -196,7 +196,7 @@ async fn the_same_idempotency_key_never_makes_two_jobs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idempotency_key_is_the_users_own_and_for_one_request_and_a_day() {
+async fn an_idempotency_key_is_per_user_and_request_and_lasts_a_day() {
     let weir = Weir::new().await;
     let (a, b) = (
         Who::User(weir.user("free").await),
@@ -243,7 +243,7 @@ async fn an_idempotency_key_is_the_users_own_and_for_one_request_and_a_day() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_row_of_ours_never_differs_from_one_of_rivers_own() {
+async fn weirs_job_rows_equal_rivers() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     reserver(&weir).submit(submission(user, 1)).await.unwrap();
@@ -282,7 +282,7 @@ async fn a_row_of_ours_never_differs_from_one_of_rivers_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_change_counts_at_once_and_rewrites_nothing() {
+async fn a_plan_change_applies_at_once_without_rewriting_rows() {
     let weir = Weir::new().await;
     let user = weir.user("pro").await;
     let reserver = reserver(&weir);
@@ -428,7 +428,7 @@ async fn billing_periods_are_calendar_months_from_the_anchor() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_that_others_write_never_leave_the_counters_wrong() {
+async fn foreign_writes_keep_the_counters_correct() {
     let weir = Weir::new().await;
     let user = weir.user("pro").await;
     let client = weir.client().await;
@@ -465,7 +465,7 @@ async fn rows_that_others_write_never_leave_the_counters_wrong() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_audit_finds_what_is_wrong_and_repair_repairs_the_counters() {
+async fn the_audit_finds_violations_and_repair_fixes_the_counters() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
@@ -521,7 +521,7 @@ async fn a_reservation_never_expires_while_its_job_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_others_end_or_delete_never_keeps_its_quota() {
+async fn a_job_ended_or_deleted_elsewhere_releases_its_quota() {
     let weir = Weir::new().await;
     let user = weir.user("enterprise").await;
     let who = Who::User(user);
@@ -557,7 +557,7 @@ async fn a_job_that_another_client_completes_is_charged_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_is_away_is_503_and_the_service_heals() {
+async fn an_unreachable_database_is_503_and_the_service_recovers() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("pro").await);
     weir.analyse(who, "a_test.go", GO_TESTS).await;
@@ -755,7 +755,7 @@ async fn a_time_that_has_passed_still_repeats_the_same_submission() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_order_of_members_does_not_make_another_request() {
+async fn the_order_of_members_does_not_change_a_request() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let key = [("idempotency-key", "k")];
@@ -826,7 +826,7 @@ async fn an_amount_that_no_period_allows_is_refused_without_retry_after() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_of_more_than_24_days_is_in_the_body_alone() {
+async fn a_wait_over_24_days_is_only_in_the_body() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     weir.use_up(user, "analysis", 50).await;

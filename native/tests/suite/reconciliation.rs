@@ -30,7 +30,7 @@ async fn state(client: &tokio_postgres::Client, id: i64) -> (String, i16) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_of_a_kind_that_nobody_here_knows_is_left_to_those_who_do() {
+async fn jobs_of_unknown_kinds_are_left_to_other_clients() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let foreign = insert(&client, "foo:bar").await;
@@ -74,7 +74,7 @@ async fn a_long_job_of_another_client_is_not_rescued() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_process_reconciles_and_when_it_ends_another_does() {
+async fn one_process_reconciles_and_another_takes_over() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let holders = async || -> Vec<i32> {
@@ -94,7 +94,7 @@ async fn one_process_reconciles_and_when_it_ends_another_does() {
         processes.push((stopped, tokio::spawn(run)));
     }
     let first = weir
-        .until("somebody to take the duty", async || {
+        .until("a process to take over maintenance", async || {
             holders().await.first().copied()
         })
         .await;
@@ -160,7 +160,7 @@ async fn many(weir: &Weir, user: uuid::Uuid, state: &str, count: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_plain_sql_ends_by_the_thousand_is_settled_in_a_few_rounds() {
+async fn thousands_of_jobs_ended_by_sql_settle_in_a_few_rounds() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let client = weir.client().await;
@@ -205,7 +205,7 @@ async fn a_waiting_job_that_is_deleted_is_released_by_the_next_round() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_waiting_jobs_of_a_deleted_user_are_cancelled_and_say_why() {
+async fn a_deleted_users_waiting_jobs_are_cancelled_with_a_reason() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let first = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
@@ -220,7 +220,7 @@ async fn the_waiting_jobs_of_a_deleted_user_are_cancelled_and_say_why() {
     assert_eq!(
         state(&client, first).await.0,
         "cancelled",
-        "nobody would pay for it"
+        "it would not be charged"
     );
     let reason: String = client
         .query_one(
@@ -299,7 +299,7 @@ async fn lifted_limits_free_a_backlog_in_transactions_of_bounded_size() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn holders_that_can_be_given_nothing_are_not_touched_while_they_wait() {
+async fn holders_without_free_slots_are_skipped() {
     let weir = Weir::new().await;
     for _ in 0..20 {
         let who = Who::User(weir.user("free").await);
@@ -328,7 +328,7 @@ async fn holders_that_can_be_given_nothing_are_not_touched_while_they_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_with_jobs_does_not_sign_off() {
+async fn a_process_with_jobs_does_not_deregister() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
@@ -513,7 +513,7 @@ async fn a_discarded_job_retried_by_an_operator_is_charged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_locked_job_keeps_no_other_from_being_taken_back() {
+async fn a_locked_job_does_not_block_other_takeovers() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let jobs = of_three_users(&weir).await;
@@ -542,7 +542,7 @@ async fn a_locked_job_keeps_no_other_from_being_taken_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reservation_whose_holder_row_is_gone_is_settled_all_the_same() {
+async fn a_reservation_without_a_holder_row_is_settled() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
@@ -581,7 +581,7 @@ async fn upgrade(client: &tokio_postgres::Client, users: &[uuid::Uuid]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_without_the_meter_stops_no_reconciliation() {
+async fn a_plan_without_the_meter_does_not_stop_reconciliation() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let [(_, lost), (other, others)] = who_wait(&weir).await;
@@ -610,7 +610,7 @@ async fn a_plan_without_the_meter_stops_no_reconciliation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_locked_job_that_waits_keeps_nobody_else_from_being_promoted() {
+async fn a_locked_parked_job_does_not_block_other_promotions() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let users = who_wait::<4>(&weir).await;
@@ -636,13 +636,13 @@ async fn a_locked_job_that_waits_keeps_nobody_else_from_being_promoted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_locked_user_with_many_due_jobs_keeps_nobodys_due_job_waiting() {
+async fn a_locked_users_due_jobs_delay_no_other_due_jobs() {
     many_due_jobs_of_somebody_wait_for("SELECT 1 FROM holders WHERE holder = $1::text::uuid FOR UPDATE")
         .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_due_jobs_that_are_locked_keep_nobody_elses_waiting() {
+async fn many_locked_due_jobs_delay_no_others() {
     let lock = "SELECT 1 FROM river_job WHERE args ->> 'user_id' = $1::text FOR UPDATE";
     many_due_jobs_of_somebody_wait_for(lock).await;
 }
@@ -756,7 +756,7 @@ async fn jobs_that_ended_without_a_leader_are_settled_by_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancellation_that_is_broken_off_is_in_the_log_as_far_as_it_came() {
+async fn an_aborted_cancellation_is_logged_up_to_its_abort() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     many(&weir, user, "pending", 1200).await;
@@ -784,7 +784,7 @@ async fn a_cancellation_that_is_broken_off_is_in_the_log_as_far_as_it_came() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_reason_is_of_the_last_attempt_and_a_due_plan_applies() {
+async fn the_error_is_of_the_last_attempt_and_a_due_plan_applies() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let who = Who::User(user);

@@ -43,11 +43,12 @@ fn the_page_of_the_settings_is_current() {
         .filter_map(|line| line.trim_start_matches('#').split_once('='))
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
-    let mut body = "Settings of `weir` come from the environment. A wrong one stops the start, and all that is wrong is \
-                    said at once.\nA misspelt one is wrong, too. An empty variable is the same as none. What each is for: `deploy/weir.env.example`.\n\
-                    `WEIR_CONFIG` names the file of the services and the catalogue (`weir.toml` of the current folder), and \
-                    `RUST_LOG` says\nhow much is logged.\n\nEach secret `NAME` can be in a file that `NAME_FILE` names. libpq's variables set what `DATABASE_URL` \
-                    does not:\n[connect](../how-to/connect.md).\n\n\
+    let mut body = "Settings of `weir` come from the environment. Weir refuses to start on invalid or misspelt settings, and lists every\n\
+                    error. An empty variable counts as absent. `deploy/weir.env.example` describes each of them. `WEIR_CONFIG` names the\n\
+                    file with the services and the catalogue (default: `weir.toml` in the current folder). `RUST_LOG` sets the level of\n\
+                    the log.\n\n\
+                    Each secret `NAME` can be in a file that `NAME_FILE` names. libpq's variables set what `DATABASE_URL` leaves out:\n\
+                    [connect](../how-to/connect.md).\n\n\
                     | variable | default | must be |\n|---|---|---|\n"
         .to_owned();
     for (name, wants) in Settings::reference(&root().join("weir.toml")) {
@@ -282,7 +283,7 @@ fn every_setting_that_is_read_is_in_the_example_environment() {
 
 /// A document describes every type that it names.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_reference_of_the_description_leads_somewhere() {
+async fn every_reference_of_the_description_resolves() {
     let weir = Weir::new().await;
     let document = weir
         .get("/api/openapi.json", Who::Address("198.51.100.9"))

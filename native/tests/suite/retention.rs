@@ -92,7 +92,7 @@ async fn river_deletes_finished_jobs_after_the_configured_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_result_is_read_as_long_as_the_plan_says_whatever_river_deletes() {
+async fn results_are_kept_by_plan_after_river_deletes_the_job() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let user = weir.user("free").await;
@@ -157,7 +157,7 @@ async fn a_result_is_read_as_long_as_the_plan_says_whatever_river_deletes() {
     assert_eq!(
         weir.count("finished_jobs").await,
         2,
-        "nobody keeps what an address submitted"
+        "an address's jobs are not kept"
     );
     assert_eq!(weir.count("submissions").await, 2);
     // The tests that it found can still be rendered.
@@ -236,7 +236,7 @@ async fn unlimited_retention_does_not_affect_other_plans() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_was_tried_again_after_its_failure_is_kept_as_it_ended_last() {
+async fn a_retried_job_is_kept_with_its_last_result() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let user = weir.user("free").await;
@@ -268,7 +268,7 @@ async fn a_job_that_was_tried_again_after_its_failure_is_kept_as_it_ended_last()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_outputs_that_nobody_takes_keep_a_bounded_part_of_memory() {
+async fn unread_large_outputs_use_bounded_memory() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let (user, other) = (weir.user("free").await, weir.user("free").await);
@@ -310,7 +310,7 @@ async fn large_outputs_that_nobody_takes_keep_a_bounded_part_of_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_output_by_sql_is_read_as_any_other_and_goes_with_its_owner() {
+async fn a_large_output_by_sql_is_readable_and_deleted_with_its_owner() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let user = weir.user("free").await;

@@ -12,7 +12,7 @@ use weir_ledger::database::Database;
 use weir_ledger::plans;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_of_a_client_in_rivers_own_schema_is_heard() {
+async fn a_cancellation_in_rivers_schema_is_noticed() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let admin = weir.admin().await;
@@ -40,8 +40,8 @@ async fn a_cancel_of_a_client_in_rivers_own_schema_is_heard() {
     let river = riverqueue::Client::builder(pool).build().unwrap();
     river.jobs().cancel(id).await.unwrap();
     // Without the notification, a worker would run on, because the gate stays closed.
-    let heard = tokio::time::timeout(Duration::from_secs(20), weir.finished(id, who)).await;
-    assert_eq!(heard.unwrap()["status"], "cancelled");
+    let finished = tokio::time::timeout(Duration::from_secs(20), weir.finished(id, who)).await;
+    assert_eq!(finished.unwrap()["status"], "cancelled");
     gate.open();
     working.stop().await;
     weir.end().await;
@@ -78,7 +78,7 @@ impl Up {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_weirs_in_one_database_do_not_meet() {
+async fn two_weirs_in_one_database_are_independent() {
     let one = Weir::with(&FIRST).await;
     let two = one.beside(&SECOND).await;
     let in_public: i64 = one
@@ -91,7 +91,7 @@ async fn two_weirs_in_one_database_do_not_meet() {
         .await
         .unwrap()
         .get(0);
-    assert_eq!(in_public, 0, "nothing is made where nobody asked for it");
+    assert_eq!(in_public, 0, "no object is created in other schemas");
 
     let user = one.user("free").await;
     let who = Who::User(user);

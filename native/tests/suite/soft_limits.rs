@@ -54,7 +54,7 @@ async fn submit(weir: &Weir, user: Uuid) -> Answer {
 }
 
 /// Used and reserved, overage, and remaining.
-fn standing(quota: &Value) -> [i64; 3] {
+fn amounts(quota: &Value) -> [i64; 3] {
     let taken = quota["used"].as_i64().unwrap() + quota["reserved"].as_i64().unwrap();
     [
         taken,
@@ -84,19 +84,19 @@ async fn beyond_the_limit_grants_pay_first_and_overage_ends_at_the_ceiling() {
     control::grant(&mut client, "shell:test", &person, &wanted, None)
         .await
         .unwrap();
-    let (mut jobs, mut standings) = (Vec::new(), Vec::new());
+    let (mut jobs, mut all_amounts) = (Vec::new(), Vec::new());
     for _ in 0..18 {
         let answer = submit(&weir, user).await;
         assert_eq!(answer.status, 202, "{}", answer.body);
         jobs.push(answer.body["job"]["id"].as_i64().unwrap());
-        standings.push(standing(&answer.body["quota"]));
+        all_amounts.push(amounts(&answer.body["quota"]));
     }
     // Five from the plan, three from the grant, and ten above the limit.
-    assert_eq!(standings[0], [46, 0, 17]);
-    assert_eq!(standings[4], [50, 0, 13]);
-    assert_eq!(standings[7], [53, 0, 10]);
-    assert_eq!(standings[8], [54, 1, 9]);
-    assert_eq!(standings[17], [63, 10, 0]);
+    assert_eq!(all_amounts[0], [46, 0, 17]);
+    assert_eq!(all_amounts[4], [50, 0, 13]);
+    assert_eq!(all_amounts[7], [53, 0, 10]);
+    assert_eq!(all_amounts[8], [54, 1, 9]);
+    assert_eq!(all_amounts[17], [63, 10, 0]);
     let refused = submit(&weir, user).await;
     assert_eq!(refused.status, 429);
     let quota = &refused.body["quota"];
@@ -150,11 +150,11 @@ async fn beyond_the_limit_grants_pay_first_and_overage_ends_at_the_ceiling() {
     // Visible once no older transaction of the server, in any database, can still write an event.
     let overage: i64 = weir
         .until("all usage events", async || {
-            let told = weir
+            let feed = weir
                 .with_key("GET", "/admin/usage/events", &bearer, "-", "")
                 .await
                 .body;
-            let events = told["events"].as_array().unwrap();
+            let events = feed["events"].as_array().unwrap();
             let overages = events
                 .iter()
                 .map(|event| event["data"]["overage"].as_i64().unwrap());
@@ -177,7 +177,7 @@ async fn beyond_the_limit_grants_pay_first_and_overage_ends_at_the_ceiling() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_soft_day_lets_go_over_for_once_and_is_no_overage_of_the_month() {
+async fn a_soft_day_limit_does_not_count_as_monthly_overage() {
     let shop = Shop::new("{ month = 50, day = { limit = 2, ceiling = 4 } }");
     let weir = shop.open().await;
     let user = weir.user("free").await;
@@ -202,7 +202,7 @@ async fn a_soft_day_lets_go_over_for_once_and_is_no_overage_of_the_month() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn extend_stops_at_the_ceiling_and_an_own_limit_is_hard() {
+async fn extend_stops_at_the_ceiling_and_overrides_are_hard() {
     let shop = Shop::new("{ limit = 50, ceiling = 60 }");
     let weir = shop.open().await;
     let user = weir.user("free").await;
@@ -219,7 +219,7 @@ async fn extend_stops_at_the_ceiling_and_an_own_limit_is_hard() {
             .query_one(extend, &[&job, &more])
             .await
             .unwrap();
-        (row.get::<_, String>("outcome"), standing(&row.get("quota")))
+        (row.get::<_, String>("outcome"), amounts(&row.get("quota")))
     };
     assert_eq!(extend(15).await, ("over_quota".to_owned(), [46, 0, 14]));
     assert_eq!(extend(9).await, ("extended".to_owned(), [55, 5, 5]));
@@ -255,14 +255,14 @@ async fn extend_stops_at_the_ceiling_and_an_own_limit_is_hard() {
 #[tokio::test(flavor = "multi_thread")]
 async fn soft_limits_come_from_the_services_file_and_are_validated() {
     let weir = Weir::new().await;
-    let said = |shop: &Shop, arguments: &[&str]| {
+    let message = |shop: &Shop, arguments: &[&str]| {
         let output = command(&weir, arguments)
             .env("WEIR_CONFIG", shop.path())
             .output()
             .unwrap();
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     };
-    for (limit, says) in [
+    for (limit, expected) in [
         ("{ limit = 50, ceiling = 50 }", "must be more than the limit"),
         ("{ limit = 50 }", "ceiling = 1500"),
         ("{ limit = 50, ceiling = 60, soft = true }", "ceiling = 1500"),
@@ -271,16 +271,16 @@ async fn soft_limits_come_from_the_services_file_and_are_validated() {
             "999999999999999",
         ),
     ] {
-        let said = said(&Shop::new(limit), &["plans"]);
-        assert!(said.contains(says), "{limit}: {said}");
+        let message = message(&Shop::new(limit), &["plans"]);
+        assert!(message.contains(expected), "{limit}: {message}");
     }
     let shop = Shop::new("{ month = { limit = 50, ceiling = 60 }, hour = 20 }");
-    let migrated = said(&shop, &["migrate"]);
+    let migrated = message(&shop, &["migrate"]);
     assert!(
         migrated.contains("plan free: analysis per month 50 -> 50 up to 60"),
         "{migrated}"
     );
-    let plans = said(&shop, &["plans"]);
+    let plans = message(&shop, &["plans"]);
     assert!(
         plans.contains("50 up to 60") && plans.contains("has the same catalogue"),
         "{plans}"

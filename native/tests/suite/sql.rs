@@ -43,11 +43,11 @@ async fn row_count(client: &Client, table: &str) -> i64 {
 /// The notifications of claimable jobs that River's clients get, while the client exists.
 async fn listen(weir: &Weir) -> (Client, tokio::sync::mpsc::UnboundedReceiver<String>) {
     let (listener, mut connection) = tokio_postgres::connect(weir.url(), NoTls).await.unwrap();
-    let (told, heard) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, notifications) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
             if let AsyncMessage::Notification(notification) = message {
-                let _ = told.send(notification.payload().to_owned());
+                let _ = sender.send(notification.payload().to_owned());
             }
         }
     });
@@ -55,7 +55,7 @@ async fn listen(weir: &Weir) -> (Client, tokio::sync::mpsc::UnboundedReceiver<St
         .batch_execute("LISTEN \"public.river_insert\"")
         .await
         .unwrap();
-    (listener, heard)
+    (listener, notifications)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,14 +79,14 @@ async fn a_quota_ends_at_the_same_moment_in_sql_as_in_http() {
             .await
             .unwrap();
         let quota: serde_json::Value = row.get("quota");
-        let told = weir.quota(Who::User(user), "analysis").await;
-        assert_eq!(quota["reset_at"], told["reset_at"], "{fraction}");
+        let shown = weir.quota(Who::User(user), "analysis").await;
+        assert_eq!(quota["reset_at"], shown["reset_at"], "{fraction}");
     }
     weir.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_of_32_get_what_is_left_and_the_others_leave_nothing() {
+async fn ten_of_32_get_the_rest_and_the_others_leave_nothing() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     client
@@ -146,7 +146,7 @@ async fn ten_of_32_get_what_is_left_and_the_others_leave_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_example_of_the_page_is_worked_as_it_stands() {
+async fn the_example_of_the_page_works_unchanged() {
     let page = include_str!("../../../docs/how-to/any-language.md");
     let mut examples = page.split("```sql\n").filter_map(|part| part.split("```").next());
     let example = examples.find(|text| text.contains("weir_submit(")).unwrap();
@@ -164,10 +164,10 @@ async fn the_example_of_the_page_is_worked_as_it_stands() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_right_is_refused_with_what_to_do() {
+async fn invalid_calls_are_refused_with_a_fix() {
     let weir = Weir::new().await;
     let client = weir.client().await;
-    for (sql, says) in [
+    for (sql, reason) in [
         (
             "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"runat\": 1, \"prio\": 2}')",
             "unknown options: prio, runat",
@@ -247,7 +247,7 @@ async fn what_cannot_be_right_is_refused_with_what_to_do() {
             "weir_submit needs READ COMMITTED, and this transaction is REPEATABLE READ",
         ),
     ] {
-        assert_eq!(refusal(&client, sql).await, says, "{sql}");
+        assert_eq!(refusal(&client, sql).await, reason, "{sql}");
         client.batch_execute("ROLLBACK").await.unwrap();
     }
     for sql in [
@@ -333,7 +333,7 @@ async fn completion_in_the_workers_transaction_promotes_at_commit() {
     let (first, second) = (submit(&client, &subject).await, submit(&client, &subject).await);
     assert_eq!((first.0.as_str(), second.0.as_str()), ("admitted", "parked"));
     let (first, second) = (first.1.unwrap(), second.1.unwrap());
-    let (_listener, mut heard) = listen(&weir).await;
+    let (_listener, mut notifications) = listen(&weir).await;
     weir.begun_elsewhere(first).await;
 
     let transaction = other.transaction().await.unwrap();
@@ -359,9 +359,9 @@ async fn completion_in_the_workers_transaction_promotes_at_commit() {
         "fenced_out"
     );
     transaction.query_one(complete, &[&first]).await.unwrap();
-    assert!(heard.try_recv().is_err(), "not before the commit");
+    assert!(notifications.try_recv().is_err(), "not before the commit");
     transaction.commit().await.unwrap();
-    let payload = tokio::time::timeout(Duration::from_secs(5), heard.recv())
+    let payload = tokio::time::timeout(Duration::from_secs(5), notifications.recv())
         .await
         .unwrap()
         .unwrap();
@@ -403,9 +403,9 @@ async fn promotion_wakes_idle_workers_however_many_jobs_wait() {
     let long_ago =
         "UPDATE river_job SET scheduled_at = now() - interval '1 second' WHERE state = 'available'";
     assert_eq!(client.execute(long_ago, &[]).await.unwrap(), 26);
-    let (_listener, mut heard) = listen(&weir).await;
+    let (_listener, mut notifications) = listen(&weir).await;
     let mut woken = async || {
-        let payload = tokio::time::timeout(Duration::from_secs(5), heard.recv()).await;
+        let payload = tokio::time::timeout(Duration::from_secs(5), notifications.recv()).await;
         let payload = payload.ok().flatten()?;
         serde_json::from_str::<Value>(&payload).ok()
     };
@@ -473,7 +473,7 @@ async fn claimed(client: &Client, ids: &[i64]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_is_completed_though_one_that_waits_has_the_same_key() {
+async fn a_job_completes_while_a_waiting_one_has_the_same_key() {
     let weir = Weir::new().await;
     let client = stranger(&weir).await;
     let (_, running) = submit(&client, "anne").await;
@@ -571,7 +571,7 @@ async fn an_old_snapshot_does_not_slow_down_look_ups_of_accounts() {
 /// unless it can inline the function. A function in PL/pgSQL keeps its plans for the session. One without arguments is
 /// called once, when a statement is planned.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_function_on_the_path_of_a_job_is_planned_at_each_call() {
+async fn no_function_of_the_job_path_replans_at_each_call() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let count_calls = format!(
@@ -742,7 +742,7 @@ async fn a_failure_matches_rivers_and_its_retry_gets_a_slot_when_due() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_for_later_holds_its_quota_and_starts_when_it_is_due() {
+async fn a_scheduled_job_reserves_quota_and_starts_when_due() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let user = weir.user("free").await;
@@ -802,10 +802,10 @@ async fn progress_is_visible_and_extend_stays_within_the_limit() {
         weir.get(&path, Who::User(user)).await.body["progress"],
         Value::Null
     );
-    let says =
+    let report =
         |attempt: i32| format!("SELECT outcome FROM weir_progress({id}, {attempt}, 0.25, 'two of eight')");
-    assert_eq!(outcome(&client, &says(2)).await, "fenced_out");
-    assert_eq!(outcome(&client, &says(1)).await, "done");
+    assert_eq!(outcome(&client, &report(2)).await, "fenced_out");
+    assert_eq!(outcome(&client, &report(1)).await, "done");
     let job = weir.get(&path, Who::User(user)).await.body;
     assert_eq!(
         job["progress"],
@@ -839,7 +839,7 @@ async fn progress_is_visible_and_extend_stays_within_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_has_no_plan_whose_lane_its_next_job_could_go_to() {
+async fn an_address_always_uses_the_default_lane() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     client
@@ -926,7 +926,7 @@ async fn two_roles_may_call_the_functions_and_touch_no_table() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_foreign_worker_ends_is_settled_within_a_tenth_of_a_second() {
+async fn foreign_completions_settle_within_a_tenth_of_a_second() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let subject = weir.user("free").await.to_string();
@@ -1021,7 +1021,7 @@ async fn jobs_of_other_clients_wait_for_a_slot_before_a_claim() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_of_kinds_that_nobody_here_works_hide_none_that_waits_for_its_slot() {
+async fn jobs_of_unknown_kinds_do_not_hide_parked_jobs() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let subject = weir.user("free").await.to_string();
@@ -1108,7 +1108,7 @@ async fn a_retry_from_river_ui_gets_a_slot_and_is_charged_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_with_a_non_text_user_have_no_holder_and_hide_no_other() {
+async fn jobs_with_a_non_text_user_have_no_holder() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let subject = weir.user("free").await.to_string();
@@ -1129,7 +1129,7 @@ async fn jobs_with_a_non_text_user_have_no_holder_and_hide_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_is_taken_for_another_meter_meanwhile_ends_no_transaction() {
+async fn a_concurrent_key_of_another_meter_aborts_no_transaction() {
     let weir = Weir::new().await;
     let user = weir.user("pro").await.to_string();
     let submit =
@@ -1170,7 +1170,7 @@ async fn a_key_that_is_taken_for_another_meter_meanwhile_ends_no_transaction() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_at_nobodys_job_is_under_way_until_it_ends() {
+async fn an_attempt_without_a_holder_is_outstanding_until_it_ends() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let id = weir.insert_by_river(json!({}), "analysis_default").await;
@@ -1285,7 +1285,7 @@ async fn a_job_with_the_id_of_a_lost_one_is_fenced_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn equal_submissions_fold_for_each_holder_alone() {
+async fn equal_submissions_fold_per_holder() {
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/programs.toml")]).await;
     let client = weir.client().await;
     let args = json!({ "owner": "o", "repo": "r", "commit_sha": "c", "files": [{ "path": "a_test.go", "content": "" }] });

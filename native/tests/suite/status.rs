@@ -66,7 +66,7 @@ async fn status_counts_running_queued_and_parked_jobs() {
         analysis["default"]["oldest_wait_ms"].as_i64().unwrap() > 0,
         "{lanes}"
     );
-    assert_eq!(analysis["priority"]["oldest_wait_ms"], 0, "nobody waits there");
+    assert_eq!(analysis["priority"]["oldest_wait_ms"], 0, "no job waits there");
     assert_eq!(lanes["oldest_wait_ms"], analysis["default"]["oldest_wait_ms"]);
     assert_eq!(
         lanes["held_back"],
@@ -104,14 +104,14 @@ async fn status_counts_running_queued_and_parked_jobs() {
     let done = status(&weir, &[]);
     assert_eq!(
         done["last_minute"]["completed"], 6,
-        "a delivery is nobody's job: {done}"
+        "a delivery has no holder: {done}"
     );
     working.stop().await;
     weir.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn status_says_what_holds_each_lane_back_and_who_leads() {
+async fn status_shows_what_holds_each_lane_back_and_the_leaders() {
     let weir = Weir::with(&[]).await;
     let held_back = |lane: &str| status(&weir, &[])["held_back"]["analysis"][lane].clone();
     assert_eq!(held_back("default"), "nothing_waits");
@@ -178,15 +178,15 @@ async fn status_fits_sixty_columns_on_a_database_with_long_numbers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_who_was_never_seen_is_unknown() {
+async fn an_unseen_user_is_unknown() {
     let weir = Weir::new().await;
-    let nobody = uuid::Uuid::new_v4();
-    let said = text(&weir, &["--user", &nobody.to_string()]);
+    let unknown = uuid::Uuid::new_v4();
+    let message = text(&weir, &["--user", &unknown.to_string()]);
     assert_eq!(
-        said,
-        format!("user {nobody} is unknown:\nit has no subscription, and nothing was submitted for it\n")
+        message,
+        format!("user {unknown} is unknown:\nit has no subscription, and nothing was submitted for it\n")
     );
-    assert_eq!(status(&weir, &["--user", &nobody.to_string()])["known"], false);
+    assert_eq!(status(&weir, &["--user", &unknown.to_string()])["known"], false);
     weir.end().await;
 }
 
@@ -241,7 +241,7 @@ async fn a_watched_status_is_drawn_over_itself_on_a_terminal_until_q() {
     let (admin, name) = (weir.admin().await, weir.name());
     let away = format!("ALTER DATABASE {name} RENAME TO {name}_away");
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
-    weir.until("nobody to use the database", async || {
+    weir.until("all connections to the database to end", async || {
         admin.execute(end, &[&name]).await.unwrap();
         admin.batch_execute(&away).await.ok()
     })
@@ -260,7 +260,7 @@ async fn a_watched_status_is_drawn_over_itself_on_a_terminal_until_q() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_in_a_lane_is_looked_up_and_not_searched_for() {
+async fn waiting_jobs_of_a_lane_are_read_from_an_index() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     client
@@ -287,7 +287,7 @@ async fn what_waits_in_a_lane_is_looked_up_and_not_searched_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_leader_the_status_names_what_helps_where_weir_may_not_lead() {
+async fn without_a_leader_the_status_suggests_a_fix() {
     let weir = Weir::new().await;
     for (leads, help) in [
         ("true", "none; start `weir schedule`"),
@@ -384,7 +384,7 @@ async fn status_and_metrics_name_the_holder_of_the_oldest_snapshot() {
 
 /// The role of most managed servers.
 #[tokio::test(flavor = "multi_thread")]
-async fn status_says_that_it_does_not_see_the_snapshots_of_others() {
+async fn status_reports_missing_rights_to_see_snapshots() {
     let weir = Weir::new().await;
     let role = format!("{}_role", weir.name());
     let admin = weir.client().await;

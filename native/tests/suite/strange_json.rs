@@ -83,8 +83,8 @@ async fn make(transaction: &mut Transaction<'_>, call: &Call, jobs: &mut Jobs) -
     let params: Vec<&(dyn tokio_postgres::types::ToSql + Sync)> =
         call.params.iter().map(|param| param as _).collect();
     let inner = transaction.transaction().await.unwrap();
-    let told = inner.query(&call.sql, &params).await;
-    match told {
+    let result = inner.query(&call.sql, &params).await;
+    match result {
         Ok(rows) => {
             inner.commit().await.unwrap();
             answered(call, &rows, jobs)
@@ -123,19 +123,23 @@ fn answered(call: &Call, rows: &[Row], jobs: &mut Jobs) -> String {
         return "holder".to_owned();
     }
     let outcome: String = row.get("outcome");
-    let said = || format!("{outcome} of {} with {:?}: {row:?}", call.sql, call.params);
-    assert!(call.outcomes.contains(&outcome.as_str()), "{}", said());
+    let message = || format!("{outcome} of {} with {:?}: {row:?}", call.sql, call.params);
+    assert!(call.outcomes.contains(&outcome.as_str()), "{}", message());
     if call.sql.contains("weir_submit") {
         let id: Option<i64> = row.get("job_id");
         let is_job = ["admitted", "parked", "repeated", "folded"].contains(&outcome.as_str());
-        assert_eq!(id.is_some(), is_job, "{}", said());
+        assert_eq!(id.is_some(), is_job, "{}", message());
         if let Some(id) = id {
             jobs.entry(id).or_insert(0);
         }
     }
     if call.sql.contains("weir_complete") {
         let charged: i64 = row.get("charged");
-        assert!(charged >= 0 && (charged == 0 || outcome == "done"), "{}", said());
+        assert!(
+            charged >= 0 && (charged == 0 || outcome == "done"),
+            "{}",
+            message()
+        );
     }
     if ["weir_submit", "weir_extend", "weir_quota"]
         .iter()
@@ -146,16 +150,20 @@ fn answered(call: &Call, rows: &[Row], jobs: &mut Jobs) -> String {
                 assert!(
                     quota.keys().all(|member| QUOTA.contains(&member.as_str())),
                     "{}",
-                    said()
+                    message()
                 );
-                assert!(quota["used"].is_i64() && quota["reserved"].is_i64(), "{}", said());
+                assert!(
+                    quota["used"].is_i64() && quota["reserved"].is_i64(),
+                    "{}",
+                    message()
+                );
             }
             None => assert!(
                 ["key_reused", "fenced_out"].contains(&outcome.as_str()),
                 "{}",
-                said()
+                message()
             ),
-            Some(_) => panic!("{}", said()),
+            Some(_) => panic!("{}", message()),
         }
     }
     outcome
@@ -173,7 +181,7 @@ const ALL: &str = "
          + (SELECT coalesce(sum(hashtextextended(x::text, 7)), 0) FROM job_outputs x) AS sum";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_json_comes_is_answered_or_refused_and_the_books_hold() {
+async fn any_json_is_answered_or_refused_and_the_audit_passes() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seed = number("WEIR_SEED").unwrap_or_else(rand::random);
     let cases = number("WEIR_CASES");
@@ -188,12 +196,13 @@ async fn whatever_json_comes_is_answered_or_refused_and_the_books_hold() {
     // Many run at once, so that there are jobs to settle.
     let slots = "UPDATE plan_limits SET slots = 200";
     client.batch_execute(slots).await.unwrap();
-    let (started, mut jobs, mut told) = (Instant::now(), Jobs::new(), BTreeMap::<String, u64>::new());
+    let (started, mut jobs, mut outcomes) = (Instant::now(), Jobs::new(), BTreeMap::<String, u64>::new());
     let (mut done, mut made) = (0, Vec::new());
-    let is_missing = |told: &BTreeMap<String, u64>| EXPECTED.into_iter().find(|one| !told.contains_key(*one));
+    let is_missing =
+        |outcomes: &BTreeMap<String, u64>| EXPECTED.into_iter().find(|one| !outcomes.contains_key(*one));
     while match cases {
         Some(cases) => done < cases,
-        None if is_missing(&told).is_some() => started.elapsed() < 10 * MAX_WAIT,
+        None if is_missing(&outcomes).is_some() => started.elapsed() < 10 * MAX_WAIT,
         None => done < 400 && started.elapsed() < MAX_WAIT,
     } {
         let is_kept = rng.random_bool(0.8);
@@ -207,7 +216,7 @@ async fn whatever_json_comes_is_answered_or_refused_and_the_books_hold() {
             };
             let name = call.sql.split(['(', ' ']).nth(3).unwrap_or_default().to_owned();
             let outcome = make(&mut transaction, &call, &mut after).await;
-            *told.entry(format!("{name}: {outcome}")).or_default() += 1;
+            *outcomes.entry(format!("{name}: {outcome}")).or_default() += 1;
             if outcome == "admitted" || outcome == "parked" {
                 made.push(call);
             }
@@ -230,9 +239,9 @@ async fn whatever_json_comes_is_answered_or_refused_and_the_books_hold() {
         }
         done += 1;
     }
-    eprintln!("{done} transactions in {:?}: {told:#?}", started.elapsed());
+    eprintln!("{done} transactions in {:?}: {outcomes:#?}", started.elapsed());
     if cases.is_none_or(|cases| cases >= 1000) {
-        assert_eq!(is_missing(&told), None, "{told:?}");
+        assert_eq!(is_missing(&outcomes), None, "{outcomes:?}");
     }
     let mut complaints = weir.complaints().await;
     // There is no leader here, so due retries do not start.
@@ -252,7 +261,7 @@ async fn sum_of(client: &tokio_postgres::Client, is_kept: bool) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_whose_json_nobody_reads_do_not_stop_the_others() {
+async fn jobs_with_unreadable_json_do_not_stop_others() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let user = weir.user("enterprise").await;

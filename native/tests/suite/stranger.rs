@@ -182,7 +182,7 @@ async fn a_role_without_rights_cancels_no_running_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_gives_a_job_back_that_a_stranger_wanted_cancelled() {
+async fn a_stop_requeues_a_job_with_a_foreign_cancellation() {
     let weir = Weir::new().await;
     let stranger = Stranger::enter(&weir).await;
     let handler = Obedient::new();

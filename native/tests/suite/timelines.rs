@@ -30,7 +30,7 @@ async fn asked_again(stage: &Stage, job: i64) -> Asked {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_gets_another_key_for_the_next_job_of_the_same_id() {
+async fn a_reused_job_id_has_another_idempotency_key() {
     let stage = Stage::new("60s", &[]).await;
     let (before, after) = (stage.user().await, stage.user().await);
     let working = stage.work().await;
@@ -61,7 +61,7 @@ async fn an_endpoint_gets_another_key_for_the_next_job_of_the_same_id() {
         ),
         ("complete", json!({ "output": "somebody else's" })),
     ] {
-        let answer = stage.say(outstanding, &asked.token, what, &body).await;
+        let answer = stage.send(outstanding, &asked.token, what, &body).await;
         assert!(
             (400..500).contains(&answer.status.as_u16()),
             "{what}: {}",
@@ -76,7 +76,7 @@ async fn an_endpoint_gets_another_key_for_the_next_job_of_the_same_id() {
     );
     let own = asked_again(&stage, outstanding).await;
     stage
-        .tell(&own, "complete", &json!({ "output": "its own" }))
+        .report(&own, "complete", &json!({ "output": "its own" }))
         .await;
     assert_eq!(stage.weir.finished(outstanding, after).await["output"], "its own");
 
@@ -92,7 +92,7 @@ async fn an_endpoint_gets_another_key_for_the_next_job_of_the_same_id() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_anonymous_job_is_not_opened_by_the_token_of_a_lost_job() {
+async fn a_lost_jobs_token_does_not_open_another_job() {
     let weir = Weir::new().await;
     let body = files(&[("a_test.go", GO_TESTS)]);
     let submit = async |address| {

@@ -77,7 +77,7 @@ impl Impostor {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_self_signed_certificate_is_refused_wherever_it_is_verified() {
+async fn a_self_signed_certificate_is_refused_by_every_verification() {
     let impostor = Impostor::start("other.example").await;
     for mode in ["verify-ca", "verify-full"] {
         assert_eq!(impostor.trusted_by(&format!("sslmode={mode}")).await, 0, "{mode}");

@@ -188,7 +188,7 @@ async fn one_trace_spans_edge_api_wait_and_settlement() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_an_endpoint_there_is_no_exporter_and_nothing_in_the_job() {
+async fn without_an_endpoint_no_traces_are_exported_or_stored() {
     let weir = Weir::new().await;
     let collector = Collector::start().await;
     let who = Who::User(weir.user("free").await);
@@ -219,7 +219,7 @@ async fn without_an_endpoint_there_is_no_exporter_and_nothing_in_the_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_is_away_costs_traces_and_nothing_else() {
+async fn an_unreachable_collector_loses_only_traces() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let away = [

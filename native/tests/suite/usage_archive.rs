@@ -99,7 +99,7 @@ fn ids(file: &Path) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn usage_that_was_archived_counts_as_before_and_is_in_the_file_once() {
+async fn archived_usage_still_counts_and_is_in_the_file_once() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let file = ArchiveFile::new();
@@ -187,7 +187,7 @@ async fn usage_that_was_archived_counts_as_before_and_is_in_the_file_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_grants_paid_for_stays_with_the_sum() {
+async fn usage_paid_by_grants_stays_in_the_sums() {
     let weir = Weir::new().await;
     let mut client = weir.client().await;
     let user = weir.user("free").await;
@@ -235,7 +235,7 @@ async fn what_grants_paid_for_stays_with_the_sum() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn usage_that_could_not_be_written_stays() {
+async fn usage_stays_when_the_file_cannot_be_written() {
     let weir = Weir::new().await;
     let mut client = weir.client().await;
     let user = weir.user("free").await;
@@ -258,8 +258,8 @@ async fn usage_that_billing_may_not_have_read_is_not_archived() {
     let file = ArchiveFile::new();
     let output = archive(&weir, 30, &file.0);
     assert!(!output.status.success());
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("31 days ago"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("31 days ago"), "{message}");
     weir.end().await;
 }
 
@@ -269,7 +269,7 @@ fn meanwhile<T>(question: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_is_slow_to_write_keeps_no_change_from_being_logged() {
+async fn a_slow_archive_file_delays_no_logged_change() {
     let weir = Weir::new().await;
     let (mut client, other) = (weir.client().await, weir.client().await);
     let user = weir.user("free").await;
@@ -288,7 +288,7 @@ async fn a_file_that_is_slow_to_write_keeps_no_change_from_being_logged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn somebody_who_is_deleted_meanwhile_leaves_no_usage_behind() {
+async fn a_user_deleted_during_archiving_leaves_no_usage() {
     let weir = Weir::new().await;
     let mut client = weir.client().await;
     let user = weir.user("free").await;
@@ -318,7 +318,7 @@ async fn somebody_who_is_deleted_meanwhile_leaves_no_usage_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn usage_of_a_day_that_is_still_counted_stays() {
+async fn usage_of_a_current_day_window_stays() {
     let weir = Weir::new().await;
     let mut client = weir.client().await;
     let user = weir.user("free").await;

@@ -56,7 +56,7 @@ async fn a_worker_killed_before_commit_emits_nothing() {
     let mut victim = process::spawn(&weir, "work");
     let waiting = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted";
     let backend: i32 = weir
-        .until("the worker to have told it, and not committed", async || {
+        .until("the worker to have delivered it, and not committed", async || {
             client
                 .query_opt(waiting, &[])
                 .await

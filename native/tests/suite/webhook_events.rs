@@ -19,7 +19,7 @@ async fn add(weir: &Weir, url: &str, events: &[&str], thresholds: &[i16]) -> Uui
 }
 
 /// The events that wait for delivery, in the order of emission.
-async fn told(weir: &Weir) -> Vec<Value> {
+async fn emitted(weir: &Weir) -> Vec<Value> {
     let deliveries = "SELECT (args ->> 'body')::jsonb AS event, queue, state::text AS state, max_attempts FROM river_job \
                       WHERE kind = 'weir:webhook' ORDER BY id";
     let rows = weir.client().await.query(deliveries, &[]).await.unwrap();
@@ -36,7 +36,7 @@ async fn told(weir: &Weir) -> Vec<Value> {
 }
 
 async fn told_of_job(weir: &Weir, job_id: i64) -> Vec<String> {
-    let events = told(weir).await;
+    let events = emitted(weir).await;
     let of_job = events.iter().filter(|event| event["data"]["job_id"] == job_id);
     of_job
         .map(|event| event["type"].as_str().unwrap().to_owned())
@@ -45,7 +45,7 @@ async fn told_of_job(weir: &Weir, job_id: i64) -> Vec<String> {
 
 /// A user's emitted thresholds, as "window percent".
 async fn thresholds(weir: &Weir, user: Uuid) -> Vec<String> {
-    let events = told(weir).await;
+    let events = emitted(weir).await;
     let of_user = events
         .iter()
         .filter(|event| event["type"] == "quota.threshold" && event["data"]["subject"] == json!(user));
@@ -138,7 +138,7 @@ async fn each_job_end_emits_one_event_and_a_rollback_emits_none() {
         .unwrap();
     assert_eq!(told_of_job(&weir, goes_on).await, [""; 0]);
 
-    let all = told(&weir).await;
+    let all = emitted(&weir).await;
     let failed = &all.iter().find(|event| event["type"] == "job.failed").unwrap()["data"];
     assert_eq!(
         (
@@ -185,7 +185,7 @@ async fn each_job_end_emits_one_event_and_a_rollback_emits_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_is_json_whatever_subjects_and_errors_have_in_them() {
+async fn events_are_json_for_any_subject_and_error() {
     const TEXT: &str = "a \"b\" c:\\d %s %1$s\n\t{}],\u{7f}\u{2028}ß😀";
     let weir = Weir::with(&SILENT).await;
     add(&weir, "https://example.com/a", &["job.failed"], &[]).await;
@@ -209,7 +209,7 @@ async fn an_event_is_json_whatever_subjects_and_errors_have_in_them() {
         .execute("SELECT weir_fail($1, 1, $2)", &[&failing, &TEXT])
         .await
         .unwrap();
-    let events = told(&weir).await;
+    let events = emitted(&weir).await;
     let [event] = &*events else { panic!("{events:?}") };
     for member in ["subject", "error", "request_id"] {
         assert_eq!(event["data"][member], TEXT, "{member}");
@@ -262,7 +262,7 @@ async fn use_one(weir: &Weir, user: Uuid, way: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_threshold_is_told_when_it_is_reached_and_once_whoever_reaches_it() {
+async fn a_threshold_emits_one_event_when_reached() {
     let weir = Weir::with(&SILENT).await;
     add(&weir, "https://example.com/a", &["quota.threshold"], &[]).await;
     for way in ["a worker", "SQL", "another client", "an operator", "by hand"] {
@@ -278,7 +278,7 @@ async fn a_threshold_is_told_when_it_is_reached_and_once_whoever_reaches_it() {
         use_one(&weir, user, way).await;
         assert_eq!(thresholds(&weir, user).await, ["month 80", "month 100"], "{way}");
     }
-    let last = told(&weir).await.pop().unwrap();
+    let last = emitted(&weir).await.pop().unwrap();
     let data = &last["data"];
     assert_eq!(
         (&data["used"], &data["limit"], &data["meter"]),
@@ -321,7 +321,7 @@ async fn a_threshold_is_told_when_it_is_reached_and_once_whoever_reaches_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lower_limit_is_reached_by_what_was_used_before() {
+async fn a_lowered_limit_may_be_reached_by_earlier_usage() {
     let weir = Weir::with(&SILENT).await;
     add(&weir, "https://example.com/a", &[], &[50, 100, 120]).await;
     // A downgrade in the middle of the month.
@@ -352,7 +352,7 @@ async fn a_lower_limit_is_reached_by_what_was_used_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_window_of_which_a_threshold_was_told_is_renewed_once_whoever_looks() {
+async fn a_renewed_window_emits_one_event() {
     let weir = Weir::with(&SILENT).await;
     add(
         &weir,
@@ -366,7 +366,7 @@ async fn a_window_of_which_a_threshold_was_told_is_renewed_once_whoever_looks() 
     weir.use_up(other, "analysis", 10).await;
     assert_eq!(thresholds(&weir, user).await, ["month 80", "month 100"]);
     weir.reconcile().await;
-    assert_eq!(told(&weir).await.len(), 2, "the month is not over");
+    assert_eq!(emitted(&weir).await.len(), 2, "the month is not over");
     // A month later.
     let client = weir.client().await;
     client
@@ -380,7 +380,7 @@ async fn a_window_of_which_a_threshold_was_told_is_renewed_once_whoever_looks() 
     let looked = futures_util::future::join_all(others.iter().map(control::emit_renewals)).await;
     assert_eq!(looked.into_iter().map(Result::unwrap).sum::<i64>(), 2);
     weir.reconcile().await;
-    let renewed: Vec<Value> = told(&weir)
+    let renewed: Vec<Value> = emitted(&weir)
         .await
         .into_iter()
         .filter(|event| event["type"] == "quota.renewed")
@@ -401,12 +401,12 @@ async fn a_window_of_which_a_threshold_was_told_is_renewed_once_whoever_looks() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_plan_is_told_when_it_is_one() {
+async fn a_change_of_plan_emits_an_event_only_if_the_plan_changes() {
     let weir = Weir::with(&SILENT).await;
     add(&weir, "https://example.com/a", &["plan.changed"], &[]).await;
     let user = weir.user("free").await;
     let changes = async || {
-        let events = told(&weir).await;
+        let events = emitted(&weir).await;
         let of_user = events
             .iter()
             .filter(|event| event["data"]["subject"] == json!(user));
@@ -435,7 +435,7 @@ async fn a_change_of_plan_is_told_when_it_is_one() {
     );
     // A new user who starts on another plan than the default.
     let seen_first = weir.user("enterprise").await;
-    let last = told(&weir).await.pop().unwrap();
+    let last = emitted(&weir).await.pop().unwrap();
     assert_eq!(
         (&last["data"]["subject"], &last["data"]["plan"]),
         (&json!(seen_first), &json!("enterprise"))
@@ -444,12 +444,16 @@ async fn a_change_of_plan_is_told_when_it_is_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_webhook_is_told_what_it_wants_by_the_same_id_and_nobody_else_pays() {
+async fn each_webhook_gets_its_event_types_under_the_same_id() {
     let weir = Weir::with(&SILENT).await;
     let user = weir.user("free").await;
     weir.use_up(user, "analysis", 45).await;
     use_one(&weir, user, "SQL").await;
-    assert_eq!(weir.count("quota_thresholds").await, 0, "nobody wants to know");
+    assert_eq!(
+        weir.count("quota_thresholds").await,
+        0,
+        "no webhook receives thresholds"
+    );
     let (a, b) = (
         add(&weir, "https://example.com/a", &["job.completed"], &[]).await,
         add(
@@ -464,7 +468,7 @@ async fn each_webhook_is_told_what_it_wants_by_the_same_id_and_nobody_else_pays(
     for _ in 0..3 {
         use_one(&weir, user, "a worker").await;
     }
-    let events = told(&weir).await;
+    let events = emitted(&weir).await;
     let completed: Vec<&Value> = events
         .iter()
         .filter(|event| event["type"] == "job.completed")
@@ -494,7 +498,7 @@ async fn each_webhook_is_told_what_it_wants_by_the_same_id_and_nobody_else_pays(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_waits_to_be_told_of_somebody_who_was_deleted() {
+async fn deleting_a_user_drops_its_waiting_deliveries() {
     let weir = Weir::with(&SILENT).await;
     add(&weir, "https://example.com/a", &[], &[]).await;
     let (user, other) = (weir.user("free").await, weir.user("free").await);
@@ -504,7 +508,7 @@ async fn nothing_waits_to_be_told_of_somebody_who_was_deleted() {
     }
     let (mut client, person) = (weir.client().await, person(&weir, user).await);
     control::delete(&mut client, "shell:test", &person).await.unwrap();
-    let events = told(&weir).await;
+    let events = emitted(&weir).await;
     assert!(
         events
             .iter()
@@ -516,7 +520,7 @@ async fn nothing_waits_to_be_told_of_somebody_who_was_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_higher_limit_is_reached_anew() {
+async fn a_raised_limit_emits_its_threshold_again() {
     let weir = Weir::with(&SILENT).await;
     add(&weir, "https://example.com/a", &["quota.threshold"], &[80, 100]).await;
     let user = weir.user("free").await;
@@ -541,6 +545,10 @@ async fn a_higher_limit_is_reached_anew() {
     assert_eq!(thresholds(&weir, user).await, twice);
     limit(10).await;
     limit(20).await;
-    assert_eq!(thresholds(&weir, user).await, twice, "that limit was told");
+    assert_eq!(
+        thresholds(&weir, user).await,
+        twice,
+        "that limit has emitted its events"
+    );
     weir.end().await;
 }

@@ -34,8 +34,8 @@ async fn deliveries(weir: &Weir, id: Uuid) -> Deliveries {
 
 /// Sends a test event, and returns its id.
 async fn test(weir: &Weir, id: Uuid) -> String {
-    let told = control::test_webhook(&mut weir.client().await, "shell:test", id).await;
-    told.unwrap().event
+    let test = control::test_webhook(&mut weir.client().await, "shell:test", id).await;
+    test.unwrap().event
 }
 
 /// The error of the last attempt, once one has failed.
@@ -48,14 +48,18 @@ async fn last_error(weir: &Weir, id: Uuid) -> String {
 
 /// Emits this many test events at once.
 async fn flood(weir: &Weir, id: Uuid, events: i32) {
-    let told = "SELECT deliver(array_agg($1::uuid), array_agg(NULL::uuid), array_agg('evt_' || n), \
+    let deliver = "SELECT deliver(array_agg($1::uuid), array_agg(NULL::uuid), array_agg('evt_' || n), \
                     array_agg(jsonb_build_object('id', 'evt_' || n, 'type', 'webhook.test', 'data', '{}'::jsonb)::text)) \
                 FROM generate_series(1, $2::int) AS n";
-    weir.client().await.execute(told, &[&id, &events]).await.unwrap();
+    weir.client()
+        .await
+        .execute(deliver, &[&id, &events])
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_that_is_killed_and_started_again_has_every_event_once_by_id() {
+async fn a_restarted_receiver_gets_every_event_id() {
     let weir = Weir::with(&ALLOWED).await;
     let mut receiver = Receiver::new();
     let made = add(&weir, &receiver.url(), &["job.completed"]).await;
@@ -83,12 +87,12 @@ async fn a_receiver_that_is_killed_and_started_again_has_every_event_once_by_id(
         (receiver.by_id().len() == jobs.len()).then_some(())
     })
     .await;
-    let told: BTreeSet<i64> = receiver
+    let delivered: BTreeSet<i64> = receiver
         .by_id()
         .values()
         .map(|one| one.event["data"]["job_id"].as_i64().unwrap())
         .collect();
-    assert_eq!(told, jobs, "each job by one id");
+    assert_eq!(delivered, jobs, "each job by one id");
     for one in receiver.received() {
         assert!(one.is_signed_by(&made.secret), "{one:?}");
         assert_eq!(one.event["id"], json!(one.id));
@@ -105,7 +109,7 @@ async fn a_receiver_that_is_killed_and_started_again_has_every_event_once_by_id(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_secrets_rotate_both_sign_and_the_log_has_neither() {
+async fn during_rotation_both_secrets_sign_and_neither_is_logged() {
     let weir = Weir::with(&ALLOWED).await;
     let receiver = Receiver::new();
     let made = add(&weir, &receiver.url(), &[]).await;
@@ -149,11 +153,11 @@ async fn while_secrets_rotate_both_sign_and_the_log_has_neither() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn private_networks_are_refused_also_by_a_name_that_leads_there() {
+async fn private_networks_are_refused_even_behind_a_name() {
     let weir = Weir::new().await;
     let receiver = Receiver::new();
     let (mut client, settings) = (weir.client().await, &weir.context.settings);
-    for (url, says) in [
+    for (url, expected) in [
         (receiver.url().as_str(), "WEBHOOK_PRIVATE_NETWORKS"),
         ("https://[::ffff:10.0.0.1]/hook", "private network"),
         ("https:/example", "private network"),
@@ -167,7 +171,7 @@ async fn private_networks_are_refused_also_by_a_name_that_leads_there() {
             assert_eq!(url, "https:/example");
             continue;
         };
-        assert!(error.to_string().contains(says), "{url}: {error}");
+        assert!(error.to_string().contains(expected), "{url}: {error}");
     }
     let named = add(&weir, &format!("http://localhost:{}/hook", receiver.port), &[]).await;
     let working = weir.work().await;
@@ -264,7 +268,7 @@ async fn redirects_are_refused_and_an_endless_answer_is_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn receivers_that_are_slow_or_away_delay_nobody() {
+async fn slow_or_unreachable_receivers_delay_no_other() {
     let weir = Weir::with(&[ALLOWED[0], ("WEBHOOK_WORKERS", "4")]).await;
     let (slow, fast, mut away) = (Receiver::new(), Receiver::new(), Receiver::new());
     slow.answer(Answers::After(Duration::from_secs(60)));
@@ -312,14 +316,14 @@ async fn an_operator_adds_tests_rotates_and_removes_from_a_shell() {
         let output = tokio::task::spawn_blocking(move || command.output().unwrap())
             .await
             .unwrap();
-        let said = String::from_utf8([output.stderr, output.stdout].concat()).unwrap();
-        (output.status.success(), said)
+        let message = String::from_utf8([output.stderr, output.stdout].concat()).unwrap();
+        (output.status.success(), message)
     };
-    let (well, said) = run(&["add", &receiver.url(), "--events", "job.completed,plan.changed"]).await;
-    assert!(well, "{said}");
-    let secret = said.lines().last().unwrap().to_owned();
-    assert!(secret.starts_with("whsec_"), "{said}");
-    for (wrong, says) in [
+    let (well, message) = run(&["add", &receiver.url(), "--events", "job.completed,plan.changed"]).await;
+    assert!(well, "{message}");
+    let secret = message.lines().last().unwrap().to_owned();
+    assert!(secret.starts_with("whsec_"), "{message}");
+    for (wrong, expected) in [
         (
             &["add", "https://example.com", "--events", "job.done"][..],
             "job.cancelled",
@@ -329,8 +333,8 @@ async fn an_operator_adds_tests_rotates_and_removes_from_a_shell() {
         (&["add", "https://example.com", "--thresholds", "0"], "1 to 1000"),
         (&["remove", &Uuid::new_v4().to_string()], "weir webhook list"),
     ] {
-        let (well, said) = run(wrong).await;
-        assert!(!well && said.contains(says), "{wrong:?}: {said}");
+        let (well, message) = run(wrong).await;
+        assert!(!well && message.contains(expected), "{wrong:?}: {message}");
     }
     let (_, listed) = run(&["list", "--json"]).await;
     let listed: Value = serde_json::from_str(&listed).unwrap();
@@ -339,29 +343,29 @@ async fn an_operator_adds_tests_rotates_and_removes_from_a_shell() {
     let id = listed[0]["id"].as_str().unwrap();
 
     let working = weir.work().await;
-    let (well, said) = run(&["test", id]).await;
-    assert!(well && said.contains("204"), "{said}");
+    let (well, message) = run(&["test", id]).await;
+    assert!(well && message.contains("204"), "{message}");
     assert!(receiver.received()[0].is_signed_by(&secret));
     let event = receiver.received()[0].id.clone();
-    let (well, said) = run(&["replay", id, "--event", &event]).await;
-    assert!(well && said.starts_with("1 delivery"), "{said}");
+    let (well, message) = run(&["replay", id, "--event", &event]).await;
+    assert!(well && message.starts_with("1 delivery"), "{message}");
     weir.until("the same again", async || {
         (receiver.received().len() == 2).then_some(())
     })
     .await;
     assert_eq!(receiver.by_id().len(), 1);
     receiver.kill();
-    let (well, said) = run(&["test", id]).await;
-    assert!(!well && said.contains("refused"), "{said}");
+    let (well, message) = run(&["test", id]).await;
+    assert!(!well && message.contains("refused"), "{message}");
     let (_, listed) = run(&["list"]).await;
     assert!(listed.contains("refused") && listed.contains(id), "{listed}");
-    let (well, said) = run(&["rotate", id]).await;
+    let (well, message) = run(&["rotate", id]).await;
     assert!(
-        well && said.lines().last().unwrap().starts_with("whsec_"),
-        "{said}"
+        well && message.lines().last().unwrap().starts_with("whsec_"),
+        "{message}"
     );
-    let (well, said) = run(&["remove", id]).await;
-    assert!(well && said.contains("1 delivery"), "{said}");
+    let (well, message) = run(&["remove", id]).await;
+    assert!(well && message.contains("1 delivery"), "{message}");
     let (_, listed) = run(&["list"]).await;
     assert!(listed.contains("weir webhook add"), "{listed}");
     working.stop().await;
@@ -394,13 +398,13 @@ const LANGUAGES: [(&str, &str, &[&str], &str); 3] = [
          file, _ := os.ReadFile(os.Args[1])\n\
          var cases []struct { Secret, Body string; Headers map[string]string }\n\
          if err := json.Unmarshal(file, &cases); err != nil { panic(err) }\n\
-         said := []bool{}\n\
+         results := []bool{}\n\
          for _, one := range cases {\n\
          header := http.Header{}\n\
          for name, value := range one.Headers { header.Set(name, value) }\n\
-         said = append(said, verify(one.Secret, header, []byte(one.Body)))\n\
+         results = append(results, verify(one.Secret, header, []byte(one.Body)))\n\
          }\n\
-         json.NewEncoder(os.Stdout).Encode(said)\n\
+         json.NewEncoder(os.Stdout).Encode(results)\n\
          }\n",
     ),
 ];
@@ -491,9 +495,9 @@ async fn the_documented_verifier_accepts_deliveries_and_nothing_else() {
             "{language}: {}",
             String::from_utf8_lossy(&output.stderr)
         );
-        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let message: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(
-            said,
+            message,
             json!([true, true, false, false, false, false]),
             "{language}"
         );
@@ -503,22 +507,23 @@ async fn the_documented_verifier_accepts_deliveries_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delivery_with_a_lost_claim_is_made_by_a_living_process() {
+async fn a_delivery_with_a_lost_claim_is_taken_over() {
     let weir = Weir::with(&ALLOWED).await;
     let receiver = Receiver::new();
     let made = add(&weir, &receiver.url(), &[]).await;
     let working = weir.work().await;
     let mut client = weir.client().await;
-    let told = client.transaction().await.unwrap();
+    let transaction = client.transaction().await.unwrap();
     let event = json!({ "id": "evt_lost", "type": "webhook.test", "data": {} });
-    told.execute(
-        "SELECT deliver(ARRAY[$1::uuid], ARRAY[NULL::uuid], ARRAY['evt_lost'], ARRAY[$2::text])",
-        &[&made.webhook.id, &event.to_string()],
-    )
-    .await
-    .unwrap();
+    transaction
+        .execute(
+            "SELECT deliver(ARRAY[$1::uuid], ARRAY[NULL::uuid], ARRAY['evt_lost'], ARRAY[$2::text])",
+            &[&made.webhook.id, &event.to_string()],
+        )
+        .await
+        .unwrap();
     // River's claim has taken effect, but its answer was lost with the connection.
-    let claimed = told
+    let claimed = transaction
         .execute(
             "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = clock_timestamp(), attempted_by = ARRAY[$1] \
              WHERE kind = 'weir:webhook'",
@@ -527,7 +532,7 @@ async fn a_delivery_with_a_lost_claim_is_made_by_a_living_process() {
         .await
         .unwrap();
     assert_eq!(claimed, 1);
-    told.commit().await.unwrap();
+    transaction.commit().await.unwrap();
     weir.until("the delivery", async || receiver.by_id().remove("evt_lost"))
         .await;
     working.stop().await;
@@ -535,7 +540,7 @@ async fn a_delivery_with_a_lost_claim_is_made_by_a_living_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delivery_that_an_outage_keeps_from_beginning_is_not_given_up() {
+async fn a_delivery_prevented_by_an_outage_is_not_abandoned() {
     let weir = Weir::with(&ALLOWED).await;
     let receiver = Receiver::new();
     let id = add(&weir, &receiver.url(), &[]).await.webhook.id;
@@ -546,8 +551,8 @@ async fn a_delivery_that_an_outage_keeps_from_beginning_is_not_given_up() {
         client.query_opt(worked, &[&id]).await.unwrap()
     })
     .await;
-    let told = client.transaction().await.unwrap();
-    told.batch_execute("LOCK TABLE webhooks").await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    transaction.batch_execute("LOCK TABLE webhooks").await.unwrap();
     let observer = weir.client().await;
     let event =
         json!({ "webhook": id, "event": "evt_last", "body": json!({ "id": "evt_last" }).to_string() });
@@ -563,7 +568,7 @@ async fn a_delivery_that_an_outage_keeps_from_beginning_is_not_given_up() {
         observer.query_opt(ended, &[]).await.unwrap()
     })
     .await;
-    told.rollback().await.unwrap();
+    transaction.rollback().await.unwrap();
     weir.until("the delivery", async || receiver.by_id().remove("evt_last"))
         .await;
     working.stop().await;
@@ -571,7 +576,7 @@ async fn a_delivery_that_an_outage_keeps_from_beginning_is_not_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_secret_that_was_rotated_twice_in_a_day_still_signs() {
+async fn a_secret_rotated_twice_in_a_day_still_signs() {
     let weir = Weir::with(&ALLOWED).await;
     let receiver = Receiver::new();
     let made = add(&weir, &receiver.url(), &[]).await;
@@ -597,7 +602,7 @@ async fn a_secret_that_was_rotated_twice_in_a_day_still_signs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_webhook_is_managed_however_long_its_backlog_takes_to_count() {
+async fn a_webhook_with_a_huge_backlog_can_be_managed() {
     let weir = Weir::with(&ALLOWED).await;
     let made = add(&weir, "http://127.0.0.1:9/hook", &[]).await;
     let id = made.webhook.id;
@@ -621,7 +626,7 @@ async fn a_webhook_is_managed_however_long_its_backlog_takes_to_count() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replay_of_thousands_waits_for_no_delivery_that_somebody_has_locked() {
+async fn a_large_replay_skips_locked_deliveries() {
     let weir = Weir::with(&ALLOWED).await;
     let receiver = Receiver::new();
     let id = add(&weir, &receiver.url(), &[]).await.webhook.id;

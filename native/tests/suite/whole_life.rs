@@ -8,7 +8,7 @@ use weir::handler::{Attempt, Reporter, Worked};
 use weir_ledger::holder::Holders;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_analysis_is_reserved_then_worked_then_charged_once() {
+async fn an_analysis_is_reserved_run_and_charged_once() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let answer = weir
@@ -41,7 +41,7 @@ async fn an_analysis_is_reserved_then_worked_then_charged_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_specview_costs_its_tests_and_the_second_one_nothing() {
+async fn a_repeated_specview_is_free() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("pro").await);
     let working = weir.work().await;
@@ -82,7 +82,7 @@ async fn a_specview_costs_its_tests_and_the_second_one_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_specviews_at_once_are_never_both_charged_for_a_test() {
+async fn concurrent_specviews_charge_each_test_once() {
     let weir = Weir::new().await;
     let user = weir.user("pro").await;
     let who = Who::User(user);
@@ -110,7 +110,7 @@ async fn two_specviews_at_once_are_never_both_charged_for_a_test() {
         };
         // Neither is settled when the other one renders.
         let Worked::Done(outcome) = handler.work(attempt).await.unwrap() else {
-            panic!("it has nobody to wait for")
+            panic!("it does not have to wait")
         };
         used.push(outcome.used);
     }
@@ -119,7 +119,7 @@ async fn two_specviews_at_once_are_never_both_charged_for_a_test() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_specview_of_no_tests_or_of_somebody_elses_analysis_is_422() {
+async fn a_specview_of_no_tests_or_a_foreign_analysis_is_422() {
     let weir = Weir::new().await;
     let (who, other) = (
         Who::User(weir.user("free").await),
@@ -195,7 +195,7 @@ async fn bad_requests_get_a_problem_with_the_right_status_and_leave_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_believed_without_the_edges_assertion() {
+async fn requests_without_the_edges_assertion_are_refused() {
     use axum::body::Body;
     use axum::http::Request;
     let weir = Weir::new().await;
@@ -238,7 +238,7 @@ async fn nobody_is_believed_without_the_edges_assertion() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_is_its_owners_alone() {
+async fn only_its_owner_can_see_a_job() {
     let weir = Weir::new().await;
     let (mine, theirs) = (
         Who::User(weir.user("free").await),
@@ -263,7 +263,7 @@ async fn a_job_is_its_owners_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_behind_the_same_address_reads_or_cancels_an_anonymous_job() {
+async fn an_anonymous_job_is_not_open_to_others_at_the_address() {
     let weir = Weir::new().await;
     let here = Who::Address("198.51.100.1");
     let body = files(&[("a_test.go", GO_TESTS)]);
@@ -310,7 +310,7 @@ async fn nobody_behind_the_same_address_reads_or_cancels_an_anonymous_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_body_does_not_say_whose_job_it_is() {
+async fn the_body_cannot_set_the_jobs_owner() {
     let weir = Weir::new().await;
     let (user, victim) = (weir.user("free").await, weir.user("free").await);
     let mut body = files(&[("a_test.go", GO_TESTS)]);
@@ -385,7 +385,7 @@ async fn cancelling_a_queued_job_frees_quota_and_slot_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_secret_before_is_believed_while_secrets_are_rotated_and_no_other() {
+async fn only_the_previous_secret_is_valid_during_rotation() {
     use axum::body::Body;
     use axum::http::Request;
     let before = "the secret of the edge before this one";

@@ -47,7 +47,7 @@ pub(super) async fn show(
     Ok(page::page("Overview", refreshes.then_some(REFRESH), &body))
 }
 
-fn nobody() -> Markup {
+fn no_process() -> Markup {
     html! { strong { "none" } "; start " code { "weir schedule" } }
 }
 
@@ -57,7 +57,7 @@ fn whole(status: &Overview, leads_river: bool) -> Markup {
         Some(leader) => html! {
             (leader.id) @if leader.foreign { ", not Weir's" } ", since " (page::time(leader.elected_at))
         },
-        None if leads_river => nobody(),
+        None if leads_river => no_process(),
         None => html! {
             strong { "none" } "; start a River client that may lead, or set " code { "RIVER_LEADER=true" } " for "
             code { "weir schedule" }
@@ -65,7 +65,7 @@ fn whole(status: &Overview, leads_river: bool) -> Markup {
     };
     let maintenance = match &status.maintenance {
         Some(maintenance) => html! { (maintenance.process) ", since " (page::time(maintenance.since)) },
-        None => nobody(),
+        None => no_process(),
     };
     let waiting = match status.lanes.parked {
         0 => "no job waits for a slot".to_owned(),
@@ -117,7 +117,7 @@ fn service(status: &Overview, name: &str) -> Markup {
                 th scope="row" { (lane.as_str()) }
                 // Next to the name, so that it is visible on a phone.
                 @match why {
-                    Some(why) if needs_somebody(*why) => td.held { (why.as_words()) },
+                    Some(why) if needs_action(*why) => td.held { (why.as_words()) },
                     Some(why) => td.why { (why.as_words()) },
                     None => td {},
                 }
@@ -153,10 +153,10 @@ fn service(status: &Overview, name: &str) -> Markup {
 
 /// Whether a lane has no jobs and needs no action.
 fn is_idle(lane: &LaneState, why: Option<HeldBack>) -> bool {
-    lane.queued == 0 && lane.busy() == 0 && lane.outstanding == 0 && !why.is_some_and(needs_somebody)
+    lane.queued == 0 && lane.busy() == 0 && lane.outstanding == 0 && !why.is_some_and(needs_action)
 }
 
 /// Whether a lane stays blocked until an operator acts.
-fn needs_somebody(why: HeldBack) -> bool {
+fn needs_action(why: HeldBack) -> bool {
     matches!(why, HeldBack::Paused | HeldBack::NoWorkers)
 }

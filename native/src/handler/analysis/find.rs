@@ -290,7 +290,7 @@ class CartTest {
     }
 
     #[test]
-    fn what_is_commented_out_is_not_a_test() {
+    fn commented_out_tests_are_ignored() {
         assert_eq!(
             names(
                 "a.test.ts",

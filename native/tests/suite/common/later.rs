@@ -175,11 +175,11 @@ impl Stage {
     }
 
     /// Sends a report to the origin with this token.
-    pub async fn say(&self, job: i64, token: &str, what: &str, body: &Value) -> Answer {
-        self.say_raw(job, token, what, body.to_string()).await
+    pub async fn send(&self, job: i64, token: &str, what: &str, body: &Value) -> Answer {
+        self.send_raw(job, token, what, body.to_string()).await
     }
 
-    pub async fn say_raw(&self, job: i64, token: &str, what: &str, body: String) -> Answer {
+    pub async fn send_raw(&self, job: i64, token: &str, what: &str, body: String) -> Answer {
         let request = Request::builder()
             .method("POST")
             .uri(format!("/worker/jobs/{job}/{what}"))
@@ -188,15 +188,15 @@ impl Stage {
     }
 
     /// Sends a report, and expects the origin to accept it.
-    pub async fn tell(&self, asked: &Asked, what: &str, body: &Value) -> Value {
-        let answer = self.say(asked.job, &asked.token, what, body).await;
+    pub async fn report(&self, asked: &Asked, what: &str, body: &Value) -> Value {
+        let answer = self.send(asked.job, &asked.token, what, body).await;
         assert_eq!(answer.status, 200, "{what}: {}", answer.body);
         answer.body
     }
 
     /// Sends a report, and expects the origin to refuse it. Returns the reason.
     pub async fn refused(&self, asked: &Asked, what: &str, body: &Value, status: u16) -> String {
-        let answer = self.say(asked.job, &asked.token, what, body).await;
+        let answer = self.send(asked.job, &asked.token, what, body).await;
         assert_eq!(answer.status, status, "{what}: {}", answer.body);
         answer.body["detail"].as_str().unwrap().to_owned()
     }
