@@ -5,10 +5,14 @@ CREATE TABLE plan_changes (
     occurred_at timestamptz NOT NULL,
     effective text NOT NULL,
     applied boolean NOT NULL,
+    reason text,
+    subscription text,
     recorded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (event_id),
+    CONSTRAINT plan_changes_check CHECK (applied = (reason IS NULL)),
     CONSTRAINT plan_changes_effective_check CHECK (effective IN ('now', 'period_end')),
-    CONSTRAINT plan_changes_event_id_check CHECK (octet_length(event_id) BETWEEN 1 AND 255)
+    CONSTRAINT plan_changes_event_id_check CHECK (octet_length(event_id) BETWEEN 1 AND 255),
+    CONSTRAINT plan_changes_subscription_check CHECK (octet_length(subscription) BETWEEN 1 AND 255)
 );
 
 COMMENT ON TABLE plan_changes IS
@@ -24,8 +28,12 @@ COMMENT ON COLUMN plan_changes.occurred_at IS
 COMMENT ON COLUMN plan_changes.effective IS
     'now, or period_end.';
 COMMENT ON COLUMN plan_changes.applied IS
-    'False for an event that arrived after a newer one.';
+    'Whether the event changed the plan.';
+COMMENT ON COLUMN plan_changes.reason IS
+    'Why it was not applied: older than another event, or the end of a superseded subscription.';
+COMMENT ON COLUMN plan_changes.subscription IS
+    'The provider''s id of the subscription, if the event named one.';
 COMMENT ON COLUMN plan_changes.recorded_at IS
     'When the change was written.';
 
-CREATE INDEX plan_changes_of_user ON plan_changes (user_id, occurred_at DESC) WHERE applied;
+CREATE INDEX plan_changes_of_user ON plan_changes (user_id, occurred_at DESC);

@@ -33,7 +33,10 @@ pub use keys::{KEY_PREFIX, KeyRefusal, Scope, ServiceKey, create_key, keys, revo
 pub use log::{LogEntry, log_after};
 pub use overrides::{MAX_LIMIT, Override, override_of, remove_override, set_override};
 pub use person::Person;
-pub use plan::{Effective, PlanChange, PlanOutcome, PlanStatus, apply_scheduled, plan_status, set_plan};
+pub use plan::{
+    Effective, NotApplied, PaidPeriod, PlanChange, PlanOutcome, PlanStatus, apply_scheduled, plan_status,
+    set_plan,
+};
 pub use requests::Keyed;
 pub use usage_archive::{ArchiveError, archive_usage};
 pub use usage_by_period::{PeriodUsage, usage_by_period};

@@ -48,13 +48,54 @@ pub struct PlanChange<'a> {
     pub occurred_at: Timestamp,
     /// When it takes effect.
     pub effective: Effective,
+    /// The provider's id of the subscription.
+    pub subscription: Option<&'a str>,
+    /// The paid period. `None`: the billing periods stay.
+    pub period: Option<PaidPeriod>,
+}
+
+/// A period that was paid for. Billing periods then start on its day of the month.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PaidPeriod {
+    /// Its start.
+    pub start: Timestamp,
+    /// Its end, a whole number of months later, at most 36. With it, a period from 28 February can have its anchor on the
+    /// 31st.
+    pub end: Option<Timestamp>,
+}
+
+/// Why an event is not applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotApplied {
+    /// It is older than another event that counts.
+    Older,
+    /// It ends a subscription, and the plan comes from another one.
+    Superseded,
+}
+
+impl NotApplied {
+    /// Its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Older => "older",
+            Self::Superseded => "superseded",
+        }
+    }
+
+    fn parse(name: Option<&str>) -> Option<Self> {
+        match name? {
+            "superseded" => Some(Self::Superseded),
+            _ => Some(Self::Older),
+        }
+    }
 }
 
 /// The result of a change of plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanOutcome {
-    /// False if a newer event was applied before.
-    pub applied: bool,
+    /// Why it was not applied.
+    pub not_applied: Option<NotApplied>,
     /// Whether this event is a repetition.
     pub repeated: bool,
 }
@@ -89,8 +130,8 @@ pub async fn plan_status<C: GenericClient + Sync>(
     })
 }
 
-/// Changes the plan of a user. Creates an unknown user. The billing periods stay. The process that runs maintenance
-/// checks the user's parked jobs within a second.
+/// Changes the plan of a user, and the billing periods when the change names a paid period. Creates an unknown user. The
+/// process that runs maintenance checks the user's parked jobs within a second.
 ///
 /// # Errors
 ///
@@ -104,9 +145,24 @@ pub async fn set_plan(
     if change.event_id.is_empty() || change.event_id.len() > 255 {
         return Err(ControlError::Invalid("event_id has 1 to 255 bytes".to_owned()));
     }
+    if change
+        .subscription
+        .is_some_and(|id| id.is_empty() || id.len() > 255)
+    {
+        return Err(ControlError::Invalid(
+            "subscription has 1 to 255 bytes".to_owned(),
+        ));
+    }
     if change.occurred_at.duration_since(Timestamp::now()) > FARTHEST {
         return Err(ControlError::Invalid(
             "occurred_at is when it happened, and this is more than a year ahead".to_owned(),
+        ));
+    }
+    if change.period.is_some_and(|period| {
+        period.start < Timestamp::UNIX_EPOCH || period.start.duration_since(Timestamp::now()) > FARTHEST
+    }) {
+        return Err(ControlError::Invalid(
+            "period_start must be after 1970, and at most a year ahead".to_owned(),
         ));
     }
     let transaction = person.change(client).await?;
@@ -114,37 +170,63 @@ pub async fn set_plan(
         return Ok(outcome);
     }
     let plan_id = plan_id(&transaction, change.plan).await?;
-    let newest: Option<Timestamp> = transaction
+    let anchor = match change.period {
+        Some(period) => new_anchor(&transaction, person.id, period).await?,
+        None => None,
+    };
+    let row = transaction
         .query_one(
-            "SELECT max(occurred_at) FROM plan_changes WHERE user_id = $1 AND applied",
-            &[&person.id],
+            include_str!("sql/plan_order.sql"),
+            &[
+                &person.id,
+                &change.plan,
+                &change.occurred_at,
+                &change.subscription,
+            ],
         )
-        .await?
-        .get(0);
-    let applied = newest.is_none_or(|newest| change.occurred_at >= newest);
+        .await?;
+    let not_applied = NotApplied::parse(row.get("reason"));
     let (effective, before) = (
         change.effective.as_str(),
         plan_status(&transaction, person.id).await?,
     );
     transaction
         .execute(
-            "INSERT INTO plan_changes (event_id, user_id, plan, occurred_at, effective, applied) \
-             VALUES ($1, $2, $3, $4, $5, $6)",
+            "INSERT INTO plan_changes (event_id, user_id, plan, occurred_at, effective, applied, reason, subscription) \
+             VALUES ($1, $2, $3, $4, $5, $6::text IS NULL, $6, $7)",
             &[
                 &change.event_id,
                 &person.id,
                 &change.plan,
                 &change.occurred_at,
                 &effective,
-                &applied,
+                &not_applied.map(NotApplied::as_str),
+                &change.subscription,
             ],
         )
         .await?;
-    if applied {
+    if not_applied.is_none() {
         let at_end = change.effective == Effective::PeriodEnd;
+        if anchor.is_some() {
+            // Submissions read the anchor under this lock.
+            transaction
+                .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&person.id])
+                .await?;
+        }
         transaction
-            .execute(include_str!("sql/set_plan.sql"), &[&person.id, &plan_id, &at_end])
+            .execute(
+                include_str!("sql/set_plan.sql"),
+                &[&person.id, &plan_id, &at_end, &anchor],
+            )
             .await?;
+        if anchor.is_some() {
+            transaction
+                .execute(
+                    "SELECT move_usage($1, period_start_of($1, clock_timestamp()))",
+                    &[&person.id],
+                )
+                .await?;
+        }
         let log = Change {
             actor,
             action: "plan.set",
@@ -154,6 +236,8 @@ pub async fn set_plan(
                 "status": plan_status(&transaction, person.id).await?,
                 "event_id": change.event_id,
                 "occurred_at": change.occurred_at,
+                "subscription": change.subscription,
+                "anchor": anchor,
             })),
             ..Change::default()
         };
@@ -161,9 +245,30 @@ pub async fn set_plan(
     }
     transaction.commit().await?;
     Ok(PlanOutcome {
-        applied,
+        not_applied,
         repeated: false,
     })
+}
+
+/// The anchor of the billing periods that a paid period implies; `None` if it is the user's anchor already.
+async fn new_anchor(
+    transaction: &Transaction<'_>,
+    user: Uuid,
+    period: PaidPeriod,
+) -> Result<Option<Timestamp>, ControlError> {
+    let row = transaction
+        .query_one(
+            "SELECT s.anchor AS known, paid_anchor($2, $3, s.anchor) AS anchor \
+             FROM subscription_of($1, clock_timestamp()) s",
+            &[&user, &period.start, &period.end],
+        )
+        .await?;
+    let anchor = row.get::<_, Option<Timestamp>>("anchor").ok_or_else(|| {
+        ControlError::Invalid(
+            "period_end must be a whole number of months after period_start, at most 36".to_owned(),
+        )
+    })?;
+    Ok(Some(anchor).filter(|anchor| *anchor != row.get::<_, Timestamp>("known")))
 }
 
 async fn earlier_outcome(
@@ -188,7 +293,7 @@ async fn earlier_outcome(
         )));
     }
     Ok(Some(PlanOutcome {
-        applied: row.get("applied"),
+        not_applied: NotApplied::parse(row.get("reason")),
         repeated: true,
     }))
 }

@@ -9,7 +9,9 @@ use serde_json::Value;
 use uuid::Uuid;
 use weir::api::admin::holder_view;
 use weir::config::Settings;
-use weir_ledger::control::{self, Effective, Override, Person, PlanChange, WantedGrant};
+use weir_ledger::control::{
+    self, Effective, NotApplied, Override, PaidPeriod, Person, PlanChange, WantedGrant,
+};
 use weir_ledger::holder::Holders;
 use weir_policy::span::Span;
 use weir_policy::subject::Subject;
@@ -66,6 +68,15 @@ enum Action {
         /// When the event happened there; an event older than the last one changes nothing [default: now].
         #[arg(long)]
         occurred_at: Option<Timestamp>,
+        /// The provider's id of the subscription.
+        #[arg(long)]
+        subscription: Option<String>,
+        /// The start of the paid period: billing periods start on its day of the month [default: they stay].
+        #[arg(long)]
+        period_start: Option<Timestamp>,
+        /// The end of the paid period, a whole number of months later.
+        #[arg(long, requires = "period_start")]
+        period_end: Option<Timestamp>,
     },
     /// Set limits or slots for this user, instead of the plan's.
     Override {
@@ -208,6 +219,9 @@ impl User {
                 at_period_end,
                 event_id,
                 occurred_at,
+                subscription,
+                period_start,
+                period_end,
                 ..
             } => {
                 let event_id = event_id.unwrap_or_else(|| format!("shell:{}", Uuid::now_v7()));
@@ -220,15 +234,25 @@ impl User {
                     } else {
                         Effective::Now
                     },
+                    subscription: subscription.as_deref(),
+                    period: period_start.map(|start| PaidPeriod {
+                        start,
+                        end: period_end,
+                    }),
                 };
                 let outcome = control::set_plan(client, &actor, &person, &change).await?;
-                match (outcome.repeated, outcome.applied) {
+                match (outcome.repeated, outcome.not_applied) {
                     (true, _) => "nothing changed: this event was applied before".to_owned(),
-                    (false, false) => {
-                        print("nothing changed: a newer event was applied before\n")?;
+                    (false, Some(reason)) => {
+                        print(match reason {
+                            NotApplied::Older => "nothing changed: a newer event was applied before\n",
+                            NotApplied::Superseded => {
+                                "nothing changed: the plan comes from another subscription\n"
+                            }
+                        })?;
                         return Ok(ExitCode::FAILURE);
                     }
-                    (false, true) => {
+                    (false, None) => {
                         let status = control::plan_status(client, person.id).await?;
                         match status.next.zip(status.next_at) {
                             Some((next, at)) => format!("{} until {at}, then {next}", status.plan),

@@ -55,6 +55,7 @@ mod openapi;
 mod operator;
 mod other_clients;
 mod own_transaction;
+mod paid_periods;
 mod periodic;
 mod plans;
 mod pooler;

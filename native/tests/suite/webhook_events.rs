@@ -67,6 +67,8 @@ async fn person(weir: &Weir, user: Uuid) -> Person {
 async fn set_plan(weir: &Weir, user: Uuid, plan: &str, effective: Effective) {
     let event_id = Uuid::new_v4().to_string();
     let change = PlanChange {
+        subscription: None,
+        period: None,
         plan,
         event_id: &event_id,
         occurred_at: Timestamp::now(),

@@ -390,7 +390,9 @@ export interface paths {
         get?: never;
         /**
          * Sets the plan of a holder.
-         * @description Creates the holder if Weir has never seen it. The same event has an effect once, and an older event has none.
+         * @description Creates the holder if Weir has never seen it. The same event has an effect once. An older event has none, and neither
+         *     has the end of a subscription that another one superseded. Of events of the same second, those of the same
+         *     subscription end with its end, and the end of another subscription comes first.
          */
         put: operations["setPlan"];
         post?: never;
@@ -808,7 +810,7 @@ export interface components {
         };
         /** @description A holder. */
         HolderView: {
-            /** @description In the answer to a change of plan: false when a newer one had come before. */
+            /** @description After a change of plan: whether it was applied. */
             applied?: boolean;
             /**
              * Format: uuid
@@ -1375,10 +1377,27 @@ export interface components {
              */
             occurred_at: string;
             /**
+             * Format: date-time
+             * @description The end of that period, a whole number of months after `period_start`, at most 36. Pass it for anchors after the
+             *     28th of a month.
+             */
+            period_end?: string;
+            /**
+             * Format: date-time
+             * @description The start of the period that was paid for. Billing periods then start on its day of the month, and usage since the
+             *     start of the current one moves to it. Default: the billing periods stay.
+             */
+            period_start?: string;
+            /**
              * @description The plan's name.
              * @example pro
              */
             plan: string;
+            /**
+             * @description The provider's id of the subscription. The end of a subscription, an event with the default plan, is not applied
+             *     when the plan comes from another subscription.
+             */
+            subscription?: string;
         };
         /** @description The deliveries to repeat. Exactly one of the two is required. */
         WantedReplay: {

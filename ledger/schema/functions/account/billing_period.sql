@@ -3,7 +3,7 @@
 -- the same in policy/src/window.rs.
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
--- Callers: account_of, period_start_of; ledger/src/control/sql/set_plan.sql,
+-- Callers: account_of, paid_anchor, period_start_of; ledger/src/control/sql/set_plan.sql,
 -- ledger/src/control/sql/usage_by_period.sql.
 CREATE OR REPLACE FUNCTION billing_period(anchor timestamptz, at timestamptz)
 RETURNS TABLE (period_start timestamptz, period_end timestamptz)

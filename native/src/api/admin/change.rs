@@ -10,7 +10,7 @@ use axum::extract::rejection::BytesRejection;
 use jiff::Timestamp;
 use serde::Deserialize;
 use utoipa::ToSchema;
-use weir_ledger::control::{self, Effective, Override, PlanChange};
+use weir_ledger::control::{self, Effective, NotApplied, Override, PaidPeriod, PlanChange};
 use weir_policy::span::Span;
 
 use super::super::answers::{AlreadyUsed, InvalidBody, LacksScope, NoKey, Unavailable};
@@ -36,11 +36,37 @@ pub(super) struct WantedPlan {
     #[serde(default)]
     #[schema(value_type = String, example = "now")]
     effective: Effective,
+    /// The provider's id of the subscription. The end of a subscription, an event with the default plan, is not applied
+    /// when the plan comes from another subscription.
+    #[schema(min_length = 1, max_length = 255, nullable = false)]
+    subscription: Option<String>,
+    /// The start of the period that was paid for. Billing periods then start on its day of the month, and usage since the
+    /// start of the current one moves to it. Default: the billing periods stay.
+    #[schema(nullable = false)]
+    period_start: Option<Timestamp>,
+    /// The end of that period, a whole number of months after `period_start`, at most 36. Pass it for anchors after the
+    /// 28th of a month.
+    #[schema(nullable = false)]
+    period_end: Option<Timestamp>,
+}
+
+impl WantedPlan {
+    fn period(&self) -> Result<Option<PaidPeriod>, ApiError> {
+        match (self.period_start, self.period_end) {
+            (Some(start), end) => Ok(Some(PaidPeriod { start, end })),
+            (None, None) => Ok(None),
+            (None, Some(_)) => Err(ApiError::Unprocessable(
+                "period_end needs period_start.".to_owned(),
+            )),
+        }
+    }
 }
 
 /// Sets the plan of a holder.
 ///
-/// Creates the holder if Weir has never seen it. The same event has an effect once, and an older event has none.
+/// Creates the holder if Weir has never seen it. The same event has an effect once. An older event has none, and neither
+/// has the end of a subscription that another one superseded. Of events of the same second, those of the same
+/// subscription end with its end, and the end of another subscription comes first.
 #[utoipa::path(
     put,
     path = "/admin/holders/{subject}/plan",
@@ -67,6 +93,8 @@ pub(super) async fn plan(
         event_id: &wanted.event_id,
         occurred_at: wanted.occurred_at,
         effective: wanted.effective,
+        subscription: wanted.subscription.as_deref(),
+        period: wanted.period()?,
     };
     let outcome = api
         .changes
@@ -75,7 +103,8 @@ pub(super) async fn plan(
         })
         .await?;
     let mut holder = view(&api, &person).await?;
-    holder.applied = Some(outcome.applied);
+    holder.applied = Some(outcome.not_applied.is_none());
+    holder.reason = outcome.not_applied.map(NotApplied::as_str);
     holder.repeated = Some(outcome.repeated);
     Ok(Json(holder))
 }

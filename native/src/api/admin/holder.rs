@@ -42,10 +42,15 @@ pub struct HolderView {
     meters: BTreeMap<String, MeterView>,
     /// The newest jobs, without their outputs.
     jobs: Vec<Job>,
-    /// In the answer to a change of plan: false when a newer one had come before.
+    /// After a change of plan: whether it was applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, nullable = false)]
     pub(super) applied: Option<bool>,
+    /// After a change of plan that was not applied: `older` when a newer event was applied before, or `superseded` for the end
+    /// of a subscription when the plan comes from another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, nullable = false)]
+    pub(super) reason: Option<&'static str>,
     /// Only in the answer to a change of plan: whether this event was already received.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, nullable = false)]
@@ -228,6 +233,7 @@ pub async fn holder_view(
         meters,
         jobs: jobs_of(jobs, settings),
         applied: None,
+        reason: None,
         repeated: None,
     })
 }

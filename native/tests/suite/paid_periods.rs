@@ -1,0 +1,369 @@
+//! Billing that follows a payment provider: paid periods, and events of several subscriptions.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::common::{Answer, GO_TESTS, Weir, Who};
+use jiff::{Timestamp, ToSpan};
+use serde_json::{Value, json};
+use tokio_postgres::Client;
+use uuid::Uuid;
+use weir_ledger::control::{self, Scope};
+
+/// A backend that reports the provider's events.
+struct Backend<'a> {
+    weir: &'a Weir,
+    bearer: String,
+    events: AtomicU64,
+}
+
+impl<'a> Backend<'a> {
+    async fn new(weir: &'a Weir) -> Self {
+        let key = format!("weir_sk_{}", Uuid::new_v4().simple());
+        let mut client = weir.client().await;
+        control::create_key(&mut client, "shell:test", &key[8..], &key, &[Scope::Admin], None)
+            .await
+            .unwrap();
+        Self {
+            weir,
+            bearer: format!("Bearer {key}"),
+            events: AtomicU64::new(0),
+        }
+    }
+
+    async fn put(&self, user: Uuid, body: &Value) -> Answer {
+        let path = format!("/admin/holders/{user}/plan");
+        self.weir
+            .with_key("PUT", &path, &self.bearer, "-", &body.to_string())
+            .await
+    }
+
+    /// Sends an event with these members. Default: a new id, the plan `pro`, and the current time.
+    async fn event(&self, user: Uuid, members: Value) -> Answer {
+        let id = format!("evt_{}", self.events.fetch_add(1, Ordering::Relaxed));
+        let mut body = json!({ "plan": "pro", "event_id": id, "occurred_at": Timestamp::now() });
+        body.as_object_mut()
+            .unwrap()
+            .extend(members.as_object().unwrap().clone());
+        self.put(user, &body).await
+    }
+
+    async fn applied(&self, user: Uuid, members: Value) {
+        let answer = self.event(user, members).await;
+        assert_eq!(answer.body["applied"], true, "{}", answer.body);
+        assert!(answer.body.get("reason").is_none(), "{}", answer.body);
+    }
+}
+
+/// Midnight some days ago.
+fn day(days_ago: i64) -> Timestamp {
+    let midnight = Timestamp::now().as_second() / 86_400 * 86_400;
+    Timestamp::from_second(midnight).unwrap() - (24 * days_ago).hours()
+}
+
+fn next_month(at: Timestamp) -> Timestamp {
+    let at = at.to_zoned(jiff::tz::TimeZone::UTC);
+    at.checked_add(1.month()).unwrap().timestamp()
+}
+
+async fn used_at(client: &Client, user: Uuid, amount: i64, at: Timestamp) {
+    let sql = "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at) VALUES ($1, 'analysis', $2, $3)";
+    client.execute(sql, &[&user, &amount, &at]).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_quotas_month_is_the_paid_month() {
+    let weir = Weir::new().await;
+    let (backend, client) = (Backend::new(&weir).await, weir.client().await);
+    let user = weir.user("free").await;
+    let who = Who::User(user);
+    let anchor = "UPDATE user_subscriptions SET current_period_start = $2 WHERE user_id = $1";
+    client.execute(anchor, &[&user, &day(25)]).await.unwrap();
+    used_at(&client, user, 7, day(20)).await;
+    used_at(&client, user, 3, day(5)).await;
+    let job = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let quota = async || {
+        assert_eq!(weir.complaints().await, Vec::<String>::new());
+        let quota = weir.quota(who, "analysis").await;
+        (
+            quota["used"].as_i64().unwrap(),
+            quota["reserved"].as_i64().unwrap(),
+            quota["reset_at"].clone(),
+        )
+    };
+    let reset = |start: Timestamp| json!(next_month(start));
+    assert_eq!(quota().await, (10, 1, reset(day(25))));
+
+    let paid = json!({ "period_start": day(10), "period_end": next_month(day(10)), "subscription": "sub_1" });
+    backend.applied(user, paid.clone()).await;
+    assert_eq!(
+        quota().await,
+        (3, 1, reset(day(10))),
+        "usage and reservations since then"
+    );
+    // The reservation is charged in the same month.
+    let working = weir.work().await;
+    weir.finished(job, who).await;
+    weir.released(who, "analysis").await;
+    working.stop().await;
+    assert_eq!(quota().await, (4, 0, reset(day(10))));
+    let path = format!("/admin/holders/{user}/usage?meter=analysis");
+    let months = weir.with_key("GET", &path, &backend.bearer, "-", "").await.body;
+    let months: Vec<_> = months["periods"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["used"].clone())
+        .collect();
+    assert_eq!(months, [4, 7]);
+
+    // A repetition, and an event without a period.
+    backend.applied(user, paid).await;
+    backend.applied(user, json!({ "plan": "pro_plus" })).await;
+    assert_eq!(quota().await, (4, 0, reset(day(10))));
+    // Back to a month that contains all of it.
+    backend.applied(user, json!({ "period_start": day(25) })).await;
+    assert_eq!(quota().await, (11, 0, reset(day(25))));
+    // An adjustment stays where it leaves something, and moves with the usage that it corrects otherwise.
+    let adjust = async |amount: i64| {
+        let body = json!({ "meter": "analysis", "amount": amount, "reason": "a test" }).to_string();
+        let path = format!("/admin/holders/{user}/adjustments");
+        let answer = weir
+            .with_key("POST", &path, &backend.bearer, &amount.to_string(), &body)
+            .await;
+        assert_eq!(answer.status, 201, "{}", answer.body);
+    };
+    adjust(-5).await;
+    backend.applied(user, json!({ "period_start": day(10) })).await;
+    assert_eq!(quota().await, (4, 0, reset(day(10))), "of 7 - 5 and 4");
+    backend.applied(user, json!({ "period_start": day(25) })).await;
+    assert_eq!(quota().await, (6, 0, reset(day(25))));
+    adjust(-4).await;
+    backend.applied(user, json!({ "period_start": day(10) })).await;
+    assert_eq!(quota().await, (2, 0, reset(day(10))), "7 - 9 cannot stay");
+    // A paid year has months, and a later start leaves all usage behind.
+    let start = Timestamp::now();
+    let year = start
+        .to_zoned(jiff::tz::TimeZone::UTC)
+        .checked_add(1.year())
+        .unwrap();
+    backend
+        .applied(
+            user,
+            json!({ "period_start": start, "period_end": year.timestamp() }),
+        )
+        .await;
+    assert_eq!(quota().await.0, 0);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_that_two_months_allowed_fits_into_one() {
+    let weir = Weir::new().await;
+    let (backend, client) = (Backend::new(&weir).await, weir.client().await);
+    let user = weir.user("free").await;
+    let anchor = "UPDATE user_subscriptions SET current_period_start = $2 WHERE user_id = $1";
+    client.execute(anchor, &[&user, &day(5)]).await.unwrap();
+    used_at(&client, user, 40, day(6)).await;
+    used_at(&client, user, 40, day(4)).await;
+    // Both months are in the plan's limit of 50.
+    assert_eq!(weir.complaints().await, Vec::<String>::new());
+    backend
+        .applied(user, json!({ "plan": "free", "period_start": day(10) }))
+        .await;
+    let quota = weir.quota(Who::User(user), "analysis").await;
+    assert_eq!((&quota["used"], &quota["remaining"]), (&json!(80), &json!(0)));
+    assert_eq!(weir.complaints().await, Vec::<String>::new());
+    weir.end().await;
+}
+
+/// Periods of every length and anchor: the anchor found has both ends as starts of periods.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_paid_period_of_whole_months_has_an_anchor() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let sql = "
+        SELECT count(*), count(*) FILTER (WHERE NOT (
+            (SELECT p.period_start FROM billing_period(x.found, x.s) p) = x.s
+            AND (SELECT p.period_start FROM billing_period(x.found, x.e) p) = x.e)
+            OR x.found IS NULL)
+        FROM (
+            SELECT p.s, p.e, paid_anchor(p.s, p.e, known) AS found
+            FROM generate_series(timestamp '2027-10-01 08:15', '2028-04-01', '1 day') a,
+                 generate_series(0, 13) k, unnest(ARRAY[1, 3, 12]) n,
+                 unnest(ARRAY[timestamptz '2000-01-01 00:00:00+00', '2027-01-31 08:15:00+00']) known,
+                 LATERAL (SELECT (a + make_interval(months => k)) AT TIME ZONE 'UTC' AS s,
+                                 (a + make_interval(months => k + n)) AT TIME ZONE 'UTC' AS e) p
+        ) x";
+    let row = client.query_one(sql, &[]).await.unwrap();
+    assert!(row.get::<_, i64>(0) > 10_000);
+    assert_eq!(row.get::<_, i64>(1), 0);
+    let row = client
+        .query_one(
+            "SELECT paid_anchor('2027-02-28Z', NULL, '2026-12-31Z') = '2026-12-31Z', \
+                    paid_anchor('2027-02-28Z', '2027-03-31Z', '2026-12-28Z') = '2023-03-31Z', \
+                    paid_anchor('2027-02-28Z', '2027-03-28Z', '2026-12-31Z') = '2027-02-28Z'",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!([0, 1, 2].map(|column| row.get::<_, bool>(column)), [true; 3]);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_period_that_cannot_be_paid_for_is_refused() {
+    let weir = Weir::new().await;
+    let backend = Backend::new(&weir).await;
+    let user = weir.user("free").await;
+    let start = day(3);
+    for (members, says) in [
+        (json!({ "period_end": start }), "period_end needs period_start"),
+        (
+            json!({ "period_start": start, "period_end": start + 240.hours() }),
+            "a whole number of months",
+        ),
+        (
+            json!({ "period_start": start, "period_end": start - 240.hours() }),
+            "a whole number of months",
+        ),
+        (
+            json!({ "period_start": start, "period_end": start }),
+            "a whole number of months",
+        ),
+        (json!({ "period_start": "1969-12-31T00:00:00Z" }), "after 1970"),
+        (json!({ "period_start": "2062-01-31T00:00:00Z" }), "a year ahead"),
+        (json!({ "subscription": "" }), "1 to 255 bytes"),
+        (json!({ "subscription": "x".repeat(256) }), "1 to 255 bytes"),
+    ] {
+        let answer = backend.event(user, members).await;
+        assert_eq!(answer.status, 422, "{}", answer.body);
+        let detail = answer.body["detail"].as_str().unwrap();
+        assert!(detail.contains(says), "{detail}");
+    }
+    let rows = "SELECT count(*) FROM plan_changes";
+    let row = weir.client().await.query_one(rows, &[]).await.unwrap();
+    assert_eq!(row.get::<_, i64>(0), 0);
+    weir.end().await;
+}
+
+/// Each order of `count` events.
+fn orders(count: usize) -> Vec<Vec<usize>> {
+    match count {
+        0 => vec![Vec::new()],
+        _ => orders(count - 1)
+            .into_iter()
+            .flat_map(|order| {
+                (0..count).map(move |at| {
+                    let mut order = order.clone();
+                    order.insert(at, count - 1);
+                    order
+                })
+            })
+            .collect(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_order_of_arrival_does_not_change_the_plan() {
+    let weir = Weir::new().await;
+    let backend = Backend::new(&weir).await;
+    type Event = (&'static str, &'static str, i64);
+    let cases: [(&[Event], &str); 5] = [
+        // Another subscription starts before the first one ends, in the same second, and after it.
+        (
+            &[
+                ("sub_a", "pro", 1),
+                ("sub_b", "pro_plus", 3),
+                ("sub_a", "free", 5),
+            ],
+            "pro_plus",
+        ),
+        (
+            &[
+                ("sub_a", "pro", 1),
+                ("sub_b", "pro_plus", 3),
+                ("sub_a", "free", 3),
+            ],
+            "pro_plus",
+        ),
+        (
+            &[
+                ("sub_a", "pro", 1),
+                ("sub_b", "pro_plus", 5),
+                ("sub_a", "free", 3),
+            ],
+            "pro_plus",
+        ),
+        // The end of one subscription is its last event.
+        (&[("sub_a", "pro", 1), ("sub_a", "free", 1)], "free"),
+        // Both have ended.
+        (
+            &[
+                ("sub_a", "pro", 1),
+                ("sub_b", "pro", 2),
+                ("sub_b", "free", 4),
+                ("sub_a", "free", 4),
+            ],
+            "free",
+        ),
+    ];
+    for (events, plan) in cases {
+        for order in orders(events.len()) {
+            let user = weir.user("free").await;
+            let mut last = Value::Null;
+            for at in &order {
+                let (subscription, plan, second) = events[*at];
+                let occurred_at = Timestamp::from_second(1_800_000_000 + second).unwrap();
+                let members =
+                    json!({ "plan": plan, "subscription": subscription, "occurred_at": occurred_at });
+                let answer = backend.event(user, members).await;
+                assert_eq!(answer.status, 200, "{}", answer.body);
+                let (applied, reason) = (&answer.body["applied"], answer.body.get("reason"));
+                assert_eq!(*applied == false, reason.is_some(), "{}", answer.body);
+                last = answer.body;
+            }
+            assert_eq!(last["plan"], plan, "{events:?} in the order {order:?}");
+        }
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_superseded_subscription_is_not_applied() {
+    let weir = Weir::new().await;
+    let backend = Backend::new(&weir).await;
+    let user = weir.user("free").await;
+    backend.applied(user, json!({ "subscription": "sub_a" })).await;
+    backend
+        .applied(user, json!({ "plan": "pro_plus", "subscription": "sub_b" }))
+        .await;
+    for effective in ["now", "period_end"] {
+        let event = json!({ "plan": "free", "event_id": effective, "occurred_at": Timestamp::now(),
+                            "subscription": "sub_a", "effective": effective });
+        for repeated in [false, true] {
+            let answer = backend.put(user, &event).await;
+            assert_eq!(answer.status, 200, "{}", answer.body);
+            assert_eq!(
+                [
+                    &answer.body["applied"],
+                    &answer.body["reason"],
+                    &answer.body["repeated"],
+                    &answer.body["plan"]
+                ],
+                [
+                    &json!(false),
+                    &json!("superseded"),
+                    &json!(repeated),
+                    &json!("pro_plus")
+                ]
+            );
+            assert_eq!(answer.body["next_plan"], Value::Null);
+        }
+    }
+    let long_ago = json!({ "subscription": "sub_c", "occurred_at": "2020-01-01T00:00:00Z" });
+    let answer = backend.event(user, long_ago).await;
+    assert_eq!(answer.body["reason"], "older");
+    // An end that names no subscription ends any.
+    backend.applied(user, json!({ "plan": "free" })).await;
+    weir.end().await;
+}
