@@ -46,8 +46,8 @@ pub struct HolderView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, nullable = false)]
     pub(super) applied: Option<bool>,
-    /// After a change of plan that was not applied: `older` when a newer event was applied before, or `superseded` for the end
-    /// of a subscription when the plan comes from another one.
+    /// Why a change of plan was not applied. `older`: a newer event was applied before. `superseded`: the event ends a
+    /// subscription, and the plan comes from another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, nullable = false)]
     pub(super) reason: Option<&'static str>,
