@@ -69,10 +69,12 @@ LANGUAGE sql STABLE ROWS 1 AS $$
                    0) ORDER BY c.mask) AS used,
                array_agg(coalesce(q.reserved, 0) ORDER BY c.mask) AS reserved
         FROM (
-            SELECT s.*, l.most, l.ceiling, date_trunc(s.span, coalesce(around, at), 'UTC') AS start
+            SELECT s.*,
+                   CASE s.span WHEN 'day' THEN plan.day WHEN 'hour' THEN plan.hour WHEN 'minute' THEN plan.minute END AS most,
+                   CASE s.span WHEN 'day' THEN plan.day_ceiling WHEN 'hour' THEN plan.hour_ceiling
+                               WHEN 'minute' THEN plan.minute_ceiling END AS ceiling,
+                   date_trunc(s.span, coalesce(around, at), 'UTC') AS start
             FROM short_windows() s
-            JOIN (VALUES ('day', plan.day, plan.day_ceiling), ('hour', plan.hour, plan.hour_ceiling),
-                         ('minute', plan.minute, plan.minute_ceiling)) AS l (span, most, ceiling) ON l.span = s.span
         ) c
         LEFT JOIN LATERAL (
             SELECT * FROM quota_balances k
