@@ -3,7 +3,7 @@ import type { AddressInfo } from "node:net";
 import Stripe from "stripe";
 import { type Lifetime, whenOver } from "../harness/lifetime.ts";
 
-/** A usage event that Stripe received. */
+/** What Stripe was told of somebody's usage. */
 export interface MeterEvent {
   event_name: string;
   identifier: string;
@@ -11,30 +11,22 @@ export interface MeterEvent {
   customer: string;
 }
 
-/** The two of Stripe's routes that the example calls. Like Stripe, it counts an identifier once. */
+/** The one route of Stripe that the example calls. It counts an identifier once, as Stripe does. */
 export class StripeApi {
   readonly events = new Map<string, MeterEvent>();
-  /** Customers by the subject in their metadata. */
-  readonly customers: Map<string, string>;
-  /** How often each usage event was accepted. */
+  /** How often each usage event was taken. */
   readonly taken = new Map<string, number>();
-  /** How many of the next calls fail, after a number of successful ones. */
+  /** How many calls are answered with a failure from now on, after so many that are answered. */
   failures = 0;
   answers = 0;
-  /** How many of the next new usage events are refused permanently. */
+  /** How many usage events that were not sent before are refused for good from now on. */
   refusals = 0;
-  /** How many usage events were refused as duplicates. */
+  /** How many usage events were refused because they exist. */
   duplicates = 0;
-  /** The number of searches for customers. */
-  searches = 0;
   url = "";
 
-  private constructor(customers: Record<string, string>) {
-    this.customers = new Map(Object.entries(customers));
-  }
-
-  static async start(lifetime: Lifetime, customers: Record<string, string>): Promise<StripeApi> {
-    const api = new StripeApi(customers);
+  static async start(lifetime: Lifetime): Promise<StripeApi> {
+    const api = new StripeApi();
     const server = createServer(async (request, response) => {
       const answer = (status: number, body: unknown): void => {
         response.writeHead(status, { "content-type": "application/json" }).end(JSON.stringify(body));
@@ -42,22 +34,16 @@ export class StripeApi {
       const url = new URL(request.url ?? "/", "http://stripe");
       if (api.failures > 0 && api.answers-- <= 0) {
         api.failures--;
-        return answer(500, { error: { type: "api_error", message: "failed on request" } });
-      }
-      if (url.pathname === "/v1/customers/search") {
-        const subject = /^metadata\["subject"\]:"(.*)"$/.exec(url.searchParams.get("query") ?? "")?.[1] ?? "";
-        const id = api.customers.get(subject);
-        api.searches++;
-        return answer(200, { object: "search_result", data: id ? [{ object: "customer", id }] : [], has_more: false });
+        return answer(500, { error: { type: "api_error", message: "told to fail" } });
       }
       if (request.method === "POST" && url.pathname === "/v1/billing/meter_events") {
         const form = new URLSearchParams(await text(request));
         const field = (name: string): string => form.get(name) ?? "";
         const identifier = field("identifier");
-        // A killed backend repeats its last events.
+        // A backend that was killed sends its last events again.
         if (api.refusals > 0 && !api.events.has(identifier)) {
           api.refusals--;
-          return answer(400, { error: { type: "invalid_request_error", message: "refused on request" } });
+          return answer(400, { error: { type: "invalid_request_error", message: "told to refuse" } });
         }
         if (api.events.has(identifier)) {
           api.duplicates++;
@@ -89,30 +75,122 @@ async function text(request: IncomingMessage): Promise<string> {
   return Buffer.concat(await request.toArray()).toString();
 }
 
-/** An event of a subscription, with the members that the example reads. */
+/** A price as Stripe sends it within a subscription. A price of another product has no lookup key. */
+function price(lookup_key: string | null, usage_type: "licensed" | "metered" = "licensed"): object {
+  return {
+    id: `price_${lookup_key ?? usage_type}`,
+    object: "price",
+    active: true,
+    billing_scheme: "per_unit",
+    created: 1_769_817_600,
+    currency: "usd",
+    custom_unit_amount: null,
+    livemode: false,
+    lookup_key,
+    metadata: {},
+    nickname: null,
+    product: "prod_1",
+    recurring: {
+      interval: "month",
+      interval_count: 1,
+      meter: usage_type === "metered" ? "mtr_1" : null,
+      trial_period_days: null,
+      usage_type,
+    },
+    tax_behavior: "unspecified",
+    tiers_mode: null,
+    transform_quantity: null,
+    type: "recurring",
+    unit_amount: 2000,
+    unit_amount_decimal: "2000",
+  };
+}
+
+/** A subscription's item. Metered items have no quantity. */
+export function subscriptionItem(lookup_key: string | null, usage_type: "licensed" | "metered" = "licensed"): object {
+  return {
+    id: `si_${lookup_key ?? usage_type}`,
+    object: "subscription_item",
+    billing_thresholds: null,
+    created: 1_769_817_600,
+    current_period_end: 1_774_915_200,
+    current_period_start: 1_772_236_800,
+    discounts: [],
+    metadata: {},
+    price: price(lookup_key, usage_type),
+    ...(usage_type === "licensed" && { quantity: 1 }),
+    subscription: "sub_1",
+    tax_rates: [],
+  };
+}
+
+/** An event of a subscription, as Stripe's API version 2026-10-28 sends it. */
 export function subscriptionEvent(
-  type: "created" | "updated" | "deleted",
+  type: "created" | "updated" | "deleted" | "paused",
   event: { id: string; created: number; subject: string; plan: string; status?: string },
+  /** Members of the subscription that are different. */
+  members: object = {},
 ): string {
   return JSON.stringify({
     id: event.id,
     object: "event",
-    api_version: "2026-09-30.clover",
+    api_version: "2026-10-28.endive",
     created: event.created,
     livemode: false,
     pending_webhooks: 1,
+    request: { id: null, idempotency_key: null },
     type: `customer.subscription.${type}`,
     data: {
       object: {
         id: "sub_1",
         object: "subscription",
+        application: null,
+        application_fee_percent: null,
+        automatic_tax: { disabled_reason: null, enabled: false, liability: null },
+        billing_cycle_anchor: 1_769_817_600,
+        billing_cycle_anchor_config: null,
+        billing_mode: { flexible: null, type: "classic" },
+        billing_thresholds: null,
+        cancel_at: null,
+        cancel_at_period_end: false,
+        canceled_at: null,
+        cancellation_details: { comment: null, feedback: null, reason: null },
+        collection_method: "charge_automatically",
+        created: 1_769_817_600,
+        currency: "usd",
         customer: "cus_1",
-        status: event.status ?? "active",
-        metadata: { subject: event.subject },
+        days_until_due: null,
+        default_payment_method: "pm_1",
+        default_source: null,
+        default_tax_rates: [],
+        description: null,
+        discounts: [],
+        ended_at: null,
         items: {
           object: "list",
-          data: [{ id: "si_1", object: "subscription_item", price: { id: "price_1", lookup_key: event.plan } }],
+          data: [subscriptionItem(event.plan)],
+          has_more: false,
+          total_count: 1,
+          url: "/v1/subscription_items?subscription=sub_1",
         },
+        latest_invoice: "in_1",
+        livemode: false,
+        metadata: { subject: event.subject },
+        next_pending_invoice_item_invoice: null,
+        on_behalf_of: null,
+        pause_collection: null,
+        pending_invoice_item_interval: null,
+        pending_setup_intent: null,
+        pending_update: null,
+        schedule: null,
+        start_date: 1_769_817_600,
+        status: event.status ?? "active",
+        test_clock: null,
+        transfer_data: null,
+        trial_end: null,
+        trial_settings: { end_behavior: { missing_payment_method: "create_invoice" } },
+        trial_start: null,
+        ...members,
       },
     },
   });
@@ -132,6 +210,7 @@ export function checkoutEvent(
       object: {
         id: event.session,
         object: "checkout.session",
+        customer: "cus_1",
         mode: "payment",
         payment_status: event.payment ?? "paid",
         metadata: { subject: event.subject, meter: event.meter, amount: String(event.amount) },
@@ -140,7 +219,7 @@ export function checkoutEvent(
   });
 }
 
-/** The header with Stripe's signature of an event. */
+/** The header that Stripe signs an event with. */
 export function stripeSignature(payload: string, secret: string): string {
   return Stripe.webhooks.generateTestHeaderString({ payload, secret });
 }
