@@ -3,7 +3,7 @@ import type { AddressInfo } from "node:net";
 import Stripe from "stripe";
 import { type Lifetime, whenOver } from "../harness/lifetime.ts";
 
-/** What Stripe was told of somebody's usage. */
+/** A meter event that Stripe received. */
 export interface MeterEvent {
   event_name: string;
   identifier: string;
