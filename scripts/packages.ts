@@ -1,6 +1,8 @@
 import { cp, mkdir, writeFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
+import { bundle } from "./lib/bundle.ts";
 import { cached, makeCached, usingCache } from "./lib/cache.ts";
+import { buildEdge } from "./lib/edge.ts";
 import { Failure } from "./lib/failure.ts";
 import { runMain } from "./lib/lifecycle.ts";
 import { options } from "./lib/options.ts";
@@ -12,7 +14,7 @@ import { temporaryFolder } from "./lib/temporary-folder.ts";
 const clients = join(root, "clients");
 const hatchling = "1.33.0";
 
-const packages: Record<string, (output: string) => Promise<void>> = { python, typescript };
+const packages: Record<string, (output: string) => Promise<void>> = { python, typescript, edge };
 
 /** Builds what others install into .weir/packages, or another folder: all packages, or those of the command line. */
 await runMain(async () => {
@@ -65,6 +67,25 @@ async function typescript(output: string): Promise<void> {
     const format = ["--format=cjs", "--target=node18", `--outfile=${join(cjs, "weir.js")}`, "--log-level=warning"];
     await run(join(nodeBin, "esbuild"), [join(esm, "weir.js"), ...format], { pulse });
     await cp(join(esm, "weir.d.ts"), join(cjs, "weir.d.ts"));
+    await run("npm", ["pack", "--silent", "--pack-destination", output], { cwd: folder, pulse });
+  });
+}
+
+/** The tarball weir-edge-VERSION.tgz: the edge for other Workers. */
+async function edge(output: string): Promise<void> {
+  await buildEdge();
+  const source = join(root, "packages", "weir-edge");
+  const folder = temporaryFolder("weir-edge");
+  await step("building the package of the edge", async (pulse) => {
+    await cp(source, folder, { recursive: true });
+    await cp(join(root, "build", "index_bg.wasm"), join(folder, "index_bg.wasm"));
+    const index = join(folder, "index.js");
+    const { outputFiles } = await bundle("the edge", {
+      entryPoints: [join(root, "src", "weir.mjs")],
+      outfile: index,
+      external: ["./index_bg.wasm", "cloudflare:*"],
+    });
+    for (const { path, contents } of outputFiles) await writeFile(path, contents);
     await run("npm", ["pack", "--silent", "--pack-destination", output], { cwd: folder, pulse });
   });
 }

@@ -15,8 +15,8 @@ use std::rc::Rc;
 use js_sys::Uint8Array;
 use serde_json::json;
 use wasm_bindgen::prelude::*;
-use weir_policy::address::AddressKey;
-use weir_policy::limit_set::LimitSet;
+use weir_policy::address::{AddressKey, USER_KIND};
+use weir_policy::limit_set::{LimitSet, SetResult};
 use weir_policy::window::KnownUsage;
 use weir_policy::write_budget::{ALARM_DELAY_MS, Write, WriteBudget};
 use worker::worker_sys::DurableObjectState;
@@ -27,7 +27,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::panics;
 use crate::settings;
-use crate::shard::{counts_users, group};
+use crate::shard::{counts_users, group, own_limit};
 use crate::timeout::message;
 
 /// The name of the one value that an object writes.
@@ -52,6 +52,16 @@ pub struct AddressCounter {
 
 #[wasm_bindgen]
 impl AddressCounter {
+    /// Packs a result, negative if a write has to follow.
+    fn answer(&self, decided: Option<SetResult>, now: u64) -> f64 {
+        // Without a limit, there is nothing to count. Every set has a limit, and the caller knows this number as "no
+        // result".
+        let Some(decided) = decided else { return f64::MAX };
+        let flush = decided.scoped.result.admitted && self.schedule_write(now);
+        let packed = decided.pack();
+        if flush { -packed } else { packed }
+    }
+
     /// Called by the runtime when the object is first used, and again after each eviction.
     #[wasm_bindgen(constructor)]
     pub fn new(state: DurableObjectState, env: Bindings) -> Self {
@@ -62,7 +72,9 @@ impl AddressCounter {
         let users = counts_users(name.as_deref())
             .then(|| Config::users(&variables))
             .flatten();
-        let own = group(name.as_deref()).and_then(|id| Config::limits(&variables, id));
+        let own = own_limit(name.as_deref())
+            .map(|limit| vec![limit])
+            .or_else(|| Config::limits(&variables, group(name.as_deref())?));
         // If users or routes are no longer limited, their last windows may end under any limit.
         let limits = own.unwrap_or_else(|| vec![users.unwrap_or_else(|| Config::submissions(&variables))]);
         let counter = Self {
@@ -99,12 +111,16 @@ impl AddressCounter {
             reset_at_ms: known_reset_at_ms as u64,
         });
         let decided = self.counters.borrow_mut().take(key, known, now);
-        // Without a limit, there is nothing to count. Every set has a limit, and the caller knows this number as "no
-        // result".
-        let Some(decided) = decided else { return f64::MAX };
-        let flush = decided.scoped.result.admitted && self.schedule_write(now);
-        let packed = decided.pack();
-        if flush { -packed } else { packed }
+        self.answer(decided, now)
+    }
+
+    /// Counts `cost` units of a key (the halves of its hash) or none, and returns the result as [`Self::take`] does.
+    pub fn take_many(&self, upper: u32, lower: u32, cost: u32) -> f64 {
+        self.calls.set(self.calls.get().wrapping_add(1));
+        let now = clock::now_ms();
+        let key = AddressKey::from_parts(USER_KIND, upper, lower);
+        let decided = self.counters.borrow_mut().take_many(key, cost, now);
+        self.answer(decided, now)
     }
 
     /// Writes the unwritten counts, as scheduled by [`Self::take`].

@@ -15,7 +15,7 @@ use weir_policy::prefix_counters::PrefixCounters;
 
 use crate::clock;
 
-// In `entry.mjs`.
+// In `weir.mjs`.
 #[wasm_bindgen]
 extern "C" {
     #[wasm_bindgen(catch, js_namespace = weirPanics)]

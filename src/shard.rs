@@ -1,6 +1,8 @@
 //! The choice of the counting object for an address or a user: always the same one; for an address, in its region.
 
 use weir_policy::address::AddressKey;
+use weir_policy::prefix_counters::Limits;
+use weir_policy::window::Algorithm;
 
 /// A counting object: its name, and where Cloudflare should create it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +24,19 @@ pub(crate) fn counts_users(name: Option<&str>) -> bool {
 pub(crate) fn group(name: Option<&str>) -> Option<u64> {
     let (_, id) = name?.split_once(':')?;
     u64::from_str_radix(id, 16).ok()
+}
+
+/// The limit of an object that counts keys of the Worker's own code. `limit()` in `weir.mjs` puts limit and seconds into
+/// the object's name.
+pub(crate) fn own_limit(name: Option<&str>) -> Option<Limits> {
+    let mut parts = name?.strip_prefix("limit-")?.split('-');
+    let (limit, seconds): (u32, u64) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    Some(Limits {
+        address: limit,
+        prefix: limit,
+        window_ms: seconds * 1000,
+        algorithm: Algorithm::Fixed,
+    })
 }
 
 /// The object for `key`. One address must always have the same object, but routes change. So its region depends on the

@@ -188,13 +188,19 @@ class Own {
   }
 }
 
-/** The caller in an assertion, whose signature this Worker has just made. */
+/** The caller in an assertion that this Worker has just signed. */
 function callerOf(assertion) {
   const bytes = Uint8Array.from(atob(assertion.split(".")[1].replace(/-/g, "+").replace(/_/g, "/")), (c) =>
     c.charCodeAt(0),
   );
-  const { sub, client_address, token_exp, claims } = JSON.parse(new TextDecoder().decode(bytes));
-  return { user: sub ?? null, address: client_address, tokenExpiresAt: token_exp ?? null, claims: claims ?? {} };
+  const {
+    sub = null,
+    act,
+    client_address,
+    token_exp = null,
+    claims = {},
+  } = JSON.parse(new TextDecoder().decode(bytes));
+  return { account: sub, user: act?.sub ?? sub, address: client_address, tokenExpiresAt: token_exp, claims };
 }
 
 /**

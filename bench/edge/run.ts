@@ -327,6 +327,7 @@ async function measure(): Promise<Result[]> {
       wasm,
       readFileSync(join(root, "build", "index.js")),
       readFileSync(join(root, "src", "entry.mjs")),
+      readFileSync(join(root, "src", "weir.mjs")),
     ]);
     const minimal = Buffer.from(await bundle("minimal"));
     const gzip = (bytes: Buffer): number => gzipSync(bytes, { level: 9 }).length / 1024;

@@ -31,6 +31,7 @@ export async function startTimes(
     weir: {
       files: {
         "src/entry.mjs": join(root, "src", "entry.mjs"),
+        "src/weir.mjs": join(root, "src", "weir.mjs"),
         "build/index.js": join(root, "build", "index.js"),
         "build/index_bg.wasm": join(root, "build", "index_bg.wasm"),
       },

@@ -36,6 +36,9 @@ pub enum AddressKey {
     Unknown,
 }
 
+/// The kind of [`AddressKey::User`] in [`AddressKey::to_parts`].
+pub const USER_KIND: u32 = 8;
+
 /// Which header has the client's address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -193,7 +196,7 @@ impl AddressKey {
             Self::V4(bits) => (4, 0, bits),
             Self::V6(bits) => (6, halves(bits).0, halves(bits).1),
             Self::Worker(hash) => (7, halves(hash).0, halves(hash).1),
-            Self::User(hash) => (8, halves(hash).0, halves(hash).1),
+            Self::User(hash) => (USER_KIND, halves(hash).0, halves(hash).1),
         }
     }
 
@@ -204,7 +207,7 @@ impl AddressKey {
             4 => Self::V4(lower),
             6 => Self::V6(bits),
             7 => Self::Worker(bits),
-            8 => Self::User(bits),
+            USER_KIND => Self::User(bits),
             _ => Self::Unknown,
         }
     }

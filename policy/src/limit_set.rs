@@ -78,6 +78,29 @@ impl LimitSet {
         least.map(|(place, (_, scoped))| at((place, scoped)))
     }
 
+    /// Counts `cost` requests of `key` if all of them are within all limits, and none of them otherwise. The key has no
+    /// prefix. Returns `None` without any limit.
+    pub fn take_many(&mut self, key: AddressKey, cost: u32, now_ms: u64) -> Option<SetResult> {
+        let seen = self.0.iter_mut().enumerate().map(|(place, (limits, counters))| {
+            let mut scoped = counters.peek(key, now_ms);
+            let limit = limits.policy(scoped.scope).limit;
+            // An admitted result counts the request itself.
+            let used = scoped.result.used - u32::from(scoped.result.admitted);
+            if cost > limit.saturating_sub(used) {
+                scoped.result.used = used;
+                scoped.result.admitted = false;
+            }
+            SetResult { place, scoped }
+        });
+        let denial = seen
+            .filter(|seen| !seen.scoped.result.admitted)
+            .max_by_key(|seen| seen.scoped.result.reset_after_ms);
+        if denial.is_some() {
+            return denial;
+        }
+        (0..cost).fold(None, |_, _| self.take(key, None, now_ms))
+    }
+
     /// Removes the windows that have ended.
     pub fn prune(&mut self, now_ms: u64) {
         self.0.iter_mut().for_each(|(_, counters)| counters.prune(now_ms));
@@ -211,6 +234,26 @@ mod tests {
         let mut again = LimitSet::new(&[limits(3, 60_000)]);
         again.restore(&one.encode(), START).unwrap();
         assert_eq!(again.take(ANNE, None, START).unwrap().scoped.result.used, 2);
+    }
+
+    proptest! {
+        /// Several requests at once count as many times as one by one, or not at all.
+        #[test]
+        fn many_requests_count_whole_or_not_at_all(
+            costs in proptest::collection::vec((1..6_u32, 0..20_000_u64), 1..40),
+        ) {
+            let (mut now, mut set) = (START, LimitSet::new(&[limits(7, 30_000), limits(12, 90_000)]));
+            let user = AddressKey::User(1);
+            for (cost, pause) in costs {
+                now += pause;
+                let mut each = set.clone();
+                let fits = (0..cost).all(|_| each.take(user, None, now).unwrap().scoped.result.admitted);
+                let before = set.encode();
+                let decided = set.take_many(user, cost, now).unwrap();
+                prop_assert_eq!(decided.scoped.result.admitted, fits);
+                prop_assert_eq!(set.encode(), if fits { each.encode() } else { before });
+            }
+        }
     }
 
     proptest! {

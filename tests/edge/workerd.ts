@@ -74,6 +74,7 @@ export function edgeWorker(options: EdgeOptions): WorkerOptions {
     modulesRoot: root,
     modules: [
       { type: "ESModule", path: join(root, "src", "entry.mjs") },
+      { type: "ESModule", path: join(root, "src", "weir.mjs") },
       { type: "ESModule", path: join(root, "build", "index.js") },
       { type: "CompiledWasm", path: join(root, "build", "index_bg.wasm") },
     ],

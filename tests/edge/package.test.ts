@@ -1,0 +1,162 @@
+import assert from "node:assert/strict";
+import { cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, test } from "node:test";
+import { build } from "esbuild";
+import { convertV4MiniflareOptions, Miniflare, type V4MiniflareOptions } from "miniflare";
+import { nodeBin, root } from "../../scripts/lib/paths.ts";
+import { run } from "../../scripts/lib/process.ts";
+import { temporaryFolder } from "../../scripts/lib/temporary-folder.ts";
+import { freshSecrets, tokenFor } from "../harness/identity.ts";
+
+// The package weir-edge, built, and installed into empty projects. Each is bundled without Rust and runs in workerd.
+
+const folder = temporaryFolder("weir-edge-package");
+await run(process.execPath, [join(root, "scripts", "packages.ts"), "edge", "--out", folder]);
+await run("tar", ["-xzf", join(folder, "weir-edge-0.1.0.tgz"), "-C", folder]);
+const secrets = freshSecrets();
+
+/** A Worker in a new project, with the package and Hono installed. */
+async function startWorker(name: string, source: string, bindings: Record<string, string> = {}): Promise<string> {
+  const project = join(folder, name);
+  const modules = join(project, "node_modules");
+  mkdirSync(modules, { recursive: true });
+  cpSync(join(folder, "package"), join(modules, "weir-edge"), { recursive: true });
+  symlinkSync(join(root, "node_modules", "hono"), join(modules, "hono"));
+  writeFileSync(join(project, "package.json"), '{ "type": "module" }');
+  writeFileSync(join(project, "index.ts"), source);
+  const flags = ["--noEmit", "--strict", "--module", "esnext", "--moduleResolution", "bundler", "--target", "es2022"];
+  const types = ["--lib", "es2022,webworker", "--types", "", "index.ts"];
+  await run(join(nodeBin, "tsc"), [...flags, ...types], { cwd: project });
+  const wasm = join(modules, "weir-edge", "index_bg.wasm");
+  const { outputFiles } = await build({
+    entryPoints: [join(project, "index.ts")],
+    bundle: true,
+    format: "esm",
+    write: false,
+    external: ["cloudflare:*", "./index_bg.wasm"],
+  });
+  const settings = {
+    host: "127.0.0.1",
+    port: 0,
+    cf: false,
+    workers: [
+      {
+        name,
+        compatibilityDate: "2026-09-01",
+        modules: [
+          { type: "ESModule", path: "index.js", contents: outputFiles[0]?.text ?? "" },
+          { type: "CompiledWasm", path: "index_bg.wasm", contents: readFileSync(wasm) },
+        ],
+        bindings: { COUNTER_TIMEOUT_MS: "20000", ...bindings },
+        durableObjects: { ADDRESS_COUNTERS: { className: "AddressCounter", useSQLite: true } },
+      },
+    ],
+  } as V4MiniflareOptions;
+  const miniflare = new Miniflare(convertV4MiniflareOptions(settings));
+  after(() => miniflare.dispose());
+  return (await miniflare.ready).href.replace(/\/$/, "");
+}
+
+const from = (address: string, headers: Record<string, string> = {}): RequestInit => ({
+  headers: { "CF-Connecting-IP": address, ...headers },
+});
+
+test("a Worker with its own handler counts exactly, and gets the caller", async () => {
+  const url = await startWorker(
+    "plain",
+    `import { AddressCounter, createWeir, type Caller } from "weir-edge";
+    export { AddressCounter };
+    const weir = createWeir({ anonLimit: 10 });
+    export default {
+      fetch: (request: Request, env: object, ctx: unknown): Promise<Response> =>
+        weir.handle(request, env, ctx, async (request: Request, caller: Caller) =>
+          Response.json({ caller, path: new URL(request.url).pathname, body: await request.text(),
+            headers: [...request.headers.keys()] })),
+    };`,
+    { JWT_SECRET: secrets.jwt },
+  );
+  const answers = await Promise.all(Array.from({ length: 30 }, () => fetch(`${url}/hello`, from("203.0.113.1"))));
+  const statuses = answers.map(({ status }) => status);
+  assert.equal(statuses.filter((status) => status === 200).length, 10);
+  assert.equal(statuses.filter((status) => status === 429).length, 20);
+  const other = await fetch(`${url}/a?b=c`, {
+    ...from("203.0.113.2", { "X-User-Id": "root" }),
+    method: "POST",
+    body: "all of it",
+  });
+  const seen = (await other.json()) as { caller: object; path: string; body: string; headers: string[] };
+  assert.deepEqual(seen.caller, {
+    account: null,
+    user: null,
+    address: "203.0.113.2",
+    tokenExpiresAt: null,
+    claims: {},
+  });
+  assert.equal(seen.path, "/a");
+  assert.equal(seen.body, "all of it");
+  assert.ok(!seen.headers.includes("x-user-id") && !seen.headers.includes("weir-assertion"), seen.headers.join());
+  const user = await fetch(
+    `${url}/hello`,
+    from("203.0.113.1", { Authorization: `Bearer ${await tokenFor(secrets.jwt, "anne")}` }),
+  );
+  assert.equal(user.status, 200);
+  assert.equal(((await user.json()) as { caller: { user: string } }).caller.user, "anne");
+});
+
+test("Hono middleware limits its routes and nothing else", async () => {
+  const url = await startWorker(
+    "hono",
+    `import { Hono } from "hono";
+    import { AddressCounter } from "weir-edge";
+    import { weir, type WeirVariables } from "weir-edge/hono";
+    export { AddressCounter };
+    const app = new Hono<{ Variables: WeirVariables }>();
+    app.use(weir({ routes: [{ methods: ["POST"], path: "/orders", limits: [{ by: "address", limit: 4, window: "1m" }] }] }));
+    app.get("/", (c) => c.text("hello " + c.get("caller").address));
+    app.post("/orders", async (c) => c.json(await c.req.json(), 201, { "X-Order": "1" }));
+    export default app;`,
+  );
+  const order = () => fetch(`${url}/orders`, { ...from("203.0.113.3"), method: "POST", body: '{"a": 1}' });
+  const answers = await Promise.all(Array.from({ length: 12 }, order));
+  assert.equal(answers.filter(({ status }) => status === 201).length, 4);
+  const accepted = answers.find(({ status }) => status === 201);
+  assert.equal(accepted?.headers.get("x-order"), "1");
+  assert.deepEqual(await accepted?.json(), { a: 1 });
+  const denied = answers.find(({ status }) => status === 429);
+  assert.equal(denied?.headers.get("content-type"), "application/problem+json");
+  for (let n = 0; n < 20; n++) assert.equal(await (await fetch(url, from("203.0.113.3"))).text(), "hello 203.0.113.3");
+});
+
+test("limit() counts a key's units exactly, all or none", async () => {
+  const url = await startWorker(
+    "counter",
+    `import { AddressCounter, createWeir } from "weir-edge";
+    export { AddressCounter };
+    const weir = createWeir();
+    export default {
+      async fetch(request: Request): Promise<Response> {
+        const asked = new URL(request.url).searchParams;
+        const cost = Number(asked.get("cost") ?? 1);
+        return Response.json(await weir.limit(asked.get("key") ?? "", { limit: 10, window: 3600, cost })
+          .catch((error: Error) => error.message));
+      },
+    };`,
+  );
+  const count = async (key: string, cost = 1) =>
+    (await (await fetch(`${url}/?key=${key}&cost=${cost}`)).json()) as { allowed: boolean; remaining: number };
+  const results = await Promise.all(Array.from({ length: 30 }, () => count("one")));
+  assert.equal(results.filter(({ allowed }) => allowed).length, 10);
+  assert.deepEqual(
+    [await count("two", 7), await count("two", 4), await count("two", 3)].map(({ allowed, remaining }) => [
+      allowed,
+      remaining,
+    ]),
+    [
+      [true, 3],
+      [false, 3],
+      [true, 0],
+    ],
+  );
+  assert.equal(await count("two", 0), "cost is 0; expected a whole number from 1 to 1000");
+});
