@@ -24,7 +24,7 @@ BEGIN
                    'holder', o.holder, 'service', s.name, 'kind', j.kind, 'meter', o.event_type,
                    'reserved', o.reserved_amount,
                    'used', CASE WHEN j.type = 'job.completed' AND o.user_id IS NOT NULL AND o.period_start IS NOT NULL
-                                THEN least(greatest(coalesce(j.used, o.reserved_amount), 0), o.reserved_amount) ELSE 0 END,
+                                THEN charge_of(o.reserved_amount, j.used) ELSE 0 END,
                    'attempts', j.attempt, 'error', j.error, 'reason', j.reason, 'request_id', j.request_id,
                    'submitted_at', utc_text(j.created_at), 'finished_at', utc_text(j.finalized_at)
                )) AS data

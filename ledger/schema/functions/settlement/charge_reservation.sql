@@ -26,7 +26,7 @@ BEGIN
     freed := (r.admitted_at IS NOT NULL)::int;
     unparked := (r.parked_at IS NOT NULL)::int;
     IF is_completed AND r.user_id IS NOT NULL AND r.period_start IS NOT NULL THEN
-        charged := least(greatest(coalesce(charge_reservation.used, r.reserved_amount), 0), r.reserved_amount);
+        charged := charge_of(r.reserved_amount, charge_reservation.used);
     END IF;
     IF charged > 0 THEN
         INSERT INTO usage_events (user_id, event_type, quota_amount, job_id, period_start, windows, reserved_at, overage)

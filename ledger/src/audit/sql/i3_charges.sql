@@ -9,12 +9,7 @@ FROM (
            EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = j.id AND u.created_at < j.attempted_at) AND j.attempt > 1 AS ran_again,
            (SELECT count(*) FROM usage_events u WHERE u.job_id = j.id) AS times,
            (SELECT coalesce(sum(u.quota_amount), 0) FROM usage_events u WHERE u.job_id = j.id) AS charged,
-           CASE WHEN j.state = 'completed'
-                THEN least(greatest(coalesce(
-                        CASE WHEN jsonb_typeof(j.metadata -> 'weir:used') = 'number'
-                             THEN trunc((j.metadata ->> 'weir:used')::numeric) END,
-                        s.reserved_amount), 0), s.reserved_amount)
-                ELSE 0 END AS due
+           CASE WHEN j.state = 'completed' THEN charge_of(s.reserved_amount, used_of(j.metadata)) ELSE 0 END AS due
     FROM submissions s
     JOIN river_job j ON j.id = s.job_id
     WHERE EXISTS (SELECT 1 FROM users u WHERE u.id = s.user_id) AND j.finalized_at <= now() - make_interval(secs => $5)
