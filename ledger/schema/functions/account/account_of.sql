@@ -61,8 +61,8 @@ LANGUAGE sql STABLE ROWS 1 AS $$
                array_agg(c.ceiling ORDER BY c.mask) AS ceilings,
                array_agg(coalesce(
                    q.used,
-                   -- A short window's row is deleted long after its end, when it has no reservations.
-                   CASE WHEN date_trunc(c.span, around, 'UTC') < now() - interval '2 days' THEN (
+                   -- The row may be deleted: see short_window_lifetime().
+                   CASE WHEN date_trunc(c.span, around, 'UTC') < now() - (short_window_lifetime() - interval '1 day') THEN (
                        SELECT sum(a.amount)::bigint FROM charged_amounts a
                        WHERE a.user_id = of_user AND a.event_type = meter AND a.span = c.span AND a.period_start = c.start
                    ) END,

@@ -1,4 +1,4 @@
--- Ignores windows shorter than a month after their end, because their rows are deleted some time later.
+-- Ignores windows shorter than a month some time after their end: see short_window_lifetime().
 SELECT format('user %s, %s, %s of %s: used %s, sum %s; reserved %s, sum %s; from grants %s, sum %s', user_id, event_type, span, period_start,
               coalesce(b.used, 0), coalesce(u.used, 0), coalesce(b.reserved, 0), coalesce(r.reserved, 0),
               coalesce(b.from_grants, 0), coalesce(u.from_grants, 0) + coalesce(r.from_grants, 0)),
@@ -12,5 +12,5 @@ FULL JOIN (
 ) r USING (user_id, event_type, span, period_start)
 WHERE (coalesce(b.used, 0) <> coalesce(u.used, 0) OR coalesce(b.reserved, 0) <> coalesce(r.reserved, 0)
        OR coalesce(b.from_grants, 0) <> coalesce(u.from_grants, 0) + coalesce(r.from_grants, 0))
-  AND (span = 'month' OR period_start > now() - interval '1 day' OR coalesce(r.reserved, 0) <> 0)
+  AND (span = 'month' OR period_start > now() - (short_window_lifetime() - interval '2 days') OR coalesce(r.reserved, 0) <> 0)
 LIMIT $1

@@ -1,5 +1,5 @@
 -- Sets the balances of one user to the sums of its usage events and reservations. The caller holds its locks. A client
--- address has no balances. Deleted balances of old windows are not created again.
+-- address has no balances. Deleted balances of old windows are not created again: see short_window_lifetime().
 -- Parameters: $1 the user's holder.
 INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, used, reserved, from_grants)
 SELECT k.user_id, k.event_type, k.span, k.period_start, coalesce(u.used, 0), coalesce(r.reserved, 0),
@@ -8,7 +8,7 @@ FROM (
     SELECT user_id, event_type, span, period_start FROM quota_balances WHERE user_id = $1
     UNION
     SELECT user_id, event_type, span, period_start FROM charged_amounts
-    WHERE user_id = $1 AND (span = 'month' OR period_start > now() - interval '2 days')
+    WHERE user_id = $1 AND (span = 'month' OR period_start > now() - (short_window_lifetime() - interval '1 day'))
     UNION
     SELECT user_id, event_type, span, period_start FROM reserved_amounts WHERE user_id = $1
 ) k

@@ -1,0 +1,14 @@
+-- How long after its start the balance of a window shorter than the month is kept. Maintenance then deletes it if it has
+-- no reservations. Readers leave a margin of a day:
+--
+-- - account_of() sums up the usage events of a window from a day before the deletion on, when the row may be missing.
+-- - rebuild_balances.sql does not create such a row again.
+-- - The audit ignores the window from another day before, because a rebuild leaves it as it is.
+--
+-- No SET search_path: PostgreSQL inlines it only without one.
+-- Cost: no table.
+-- Callers: account_of; ledger/src/reconciliation/sql/clean_windows.sql, ledger/src/settlement/sql/rebuild_balances.sql,
+-- ledger/src/audit/sql/i6_balances.sql.
+CREATE OR REPLACE FUNCTION short_window_lifetime() RETURNS interval LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT interval '3 days'
+$$;
