@@ -15,7 +15,7 @@ statements! {
     pub fn may_run(job_id: i64) -> bool =
         "SELECT EXISTS (SELECT 1 FROM river_job j WHERE j.id = $1 AND j.finalized_at IS NULL \
              AND NOT (j.state IN ('retryable', 'scheduled') AND j.scheduled_at > now() + interval '5 seconds') \
-             AND NOT (j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_attempts o WHERE o.job_id = j.id)))";
+             AND NOT (j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_answers(j.id, j.attempt, j.attempted_by))))";
 
     /// Whether the job does not run, or a River client has requested its cancellation.
     pub fn is_cancelled(job_id: i64) -> bool =

@@ -53,8 +53,7 @@ BEGIN
       AND is_service_kind(j.kind)
       AND ((j.state = 'running') IS TRUE
            OR (j.state = 'pending') IS TRUE
-              AND EXISTS (SELECT 1 FROM outstanding_attempts o
-                          WHERE o.job_id = j.id AND o.claim = claim_of(j.attempt, j.attempted_by)))
+              AND EXISTS (SELECT 1 FROM outstanding_answers(j.id, j.attempt, j.attempted_by)))
     FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         outcome := CASE WHEN is_attempt_without_holder(weir_extend.job_id, weir_extend.attempt) THEN 'extended'

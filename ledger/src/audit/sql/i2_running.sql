@@ -5,7 +5,7 @@ FROM river_job j
 LEFT JOIN quota_reservations r ON r.job_id = j.id
 LEFT JOIN submissions s ON s.job_id = j.id
 WHERE (j.state = 'running' OR j.state = 'pending' AND EXISTS (
-          SELECT 1 FROM outstanding_attempts o WHERE o.job_id = j.id AND o.claim = claim_of(j.attempt, j.attempted_by)))
+          SELECT 1 FROM outstanding_answers(j.id, j.attempt, j.attempted_by)))
   AND attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) <= now() - make_interval(secs => $5)
   AND r.admitted_at IS NULL
   AND (r.job_id IS NOT NULL OR s.job_id IS NOT NULL)

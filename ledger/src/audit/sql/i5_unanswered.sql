@@ -5,8 +5,7 @@ SELECT format('job %s of holder %s has a slot, and nobody works on it', r.job_id
 FROM quota_reservations r
 JOIN river_job j ON j.id = r.job_id
 WHERE r.admitted_at <= now() - make_interval(secs => 10 + $5) AND j.state = 'pending'
-  AND NOT EXISTS (SELECT 1 FROM outstanding_attempts o
-                  WHERE o.job_id = j.id AND o.claim = claim_of(j.attempt, j.attempted_by))
+  AND NOT EXISTS (SELECT 1 FROM outstanding_answers(j.id, j.attempt, j.attempted_by))
 UNION ALL
 SELECT format('job %s: its handler should have answered by %s', o.job_id, o.deadline_at)
 FROM outstanding_attempts o

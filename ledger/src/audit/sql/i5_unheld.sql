@@ -12,5 +12,5 @@ SELECT format('job %s of holder %s (pending) waits for nothing', j.id, r.holder)
 FROM quota_reservations r
 JOIN river_job j ON j.id = r.job_id
 WHERE r.admitted_at IS NULL AND r.parked_at IS NULL AND r.due_at IS NULL AND j.state = 'pending'
-  AND NOT EXISTS (SELECT 1 FROM outstanding_attempts o WHERE o.job_id = j.id)
+  AND NOT EXISTS (SELECT 1 FROM outstanding_answers(j.id, j.attempt, j.attempted_by))
 LIMIT $1

@@ -16,8 +16,7 @@ WITH slice AS MATERIALIZED (
     JOIN river_job j ON j.id = s.job_id
     WHERE (j.state IN ('available', 'pending', 'retryable', 'scheduled')) IS TRUE
       -- A job with an outstanding answer counts as running.
-      AND NOT (j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_attempts o
-                                               WHERE o.job_id = j.id AND o.claim = claim_of(j.attempt, j.attempted_by)))
+      AND NOT (j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_answers(j.id, j.attempt, j.attempted_by)))
     ORDER BY j.id
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ), cancelled AS (

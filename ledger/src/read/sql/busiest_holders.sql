@@ -11,7 +11,7 @@ FROM (
            count(j.id) AS running,
            coalesce((1000 * extract(epoch FROM clock_timestamp() - min(r.parked_at)))::bigint, 0) AS oldest_turn_ms
     FROM quota_reservations r
-    LEFT JOIN (SELECT id FROM river_job WHERE state = 'running' UNION SELECT job_id FROM outstanding_attempts) j ON j.id = r.job_id
+    LEFT JOIN (SELECT id FROM river_job WHERE state = 'running' UNION SELECT job_id FROM outstanding_jobs()) j ON j.id = r.job_id
     GROUP BY r.holder
     ORDER BY CASE WHEN $1 THEN count(j.id) ELSE count(*) - count(j.id) END DESC, count(*) DESC, r.holder
     LIMIT $2

@@ -4,7 +4,7 @@
 SELECT h.event_type AS meter, h.slots_in_use::bigint AS slots_in_use, h.parked::bigint AS parked,
        (SELECT count(*) FROM river_job j JOIN quota_reservations r ON r.job_id = j.id
         WHERE j.state = 'running' AND r.holder = h.holder AND r.event_type = h.event_type)
-       + (SELECT count(*) FROM outstanding_attempts o
+       + (SELECT count(*) FROM outstanding_jobs() o
           CROSS JOIN LATERAL (SELECT k.holder, k.event_type FROM quota_reservations k WHERE k.job_id = o.job_id OFFSET 0) r
           WHERE r.holder = h.holder AND r.event_type = h.event_type) AS running
 FROM holders h

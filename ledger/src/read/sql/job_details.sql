@@ -2,8 +2,7 @@
 -- Parameters: $1 job id. Looks up rows by key. Omits the output, which may have megabytes, and all errors but the last
 -- twenty.
 SELECT j.kind,
-       CASE WHEN j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_attempts o
-                                                 WHERE o.job_id = j.id AND o.claim = claim_of(j.attempt, j.attempted_by))
+       CASE WHEN j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_answers(j.id, j.attempt, j.attempted_by))
             THEN 'running' ELSE j.state::text END AS state,
        j.queue, j.priority, j.attempt, j.max_attempts,
        j.created_at, j.scheduled_at, j.finalized_at,

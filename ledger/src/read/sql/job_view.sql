@@ -12,8 +12,7 @@ FROM submissions s
 CROSS JOIN LATERAL (
     SELECT j.kind,
            -- An attempt with an outstanding answer.
-           CASE WHEN j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_attempts o
-                                                     WHERE o.job_id = j.id AND o.claim = claim_of(j.attempt, j.attempted_by))
+           CASE WHEN j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_answers(j.id, j.attempt, j.attempted_by))
                 THEN 'running' ELSE j.state::text END AS state, j.queue, j.attempt, j.max_attempts, j.created_at,
            attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) AS attempted_at,
            j.finalized_at,

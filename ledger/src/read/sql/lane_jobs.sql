@@ -15,9 +15,6 @@ FROM (
     WHERE state IN ('available', 'running', 'retryable', 'scheduled')
     GROUP BY queue
     UNION ALL
-    SELECT j.queue, 0, 0, count(*), NULL
-    FROM outstanding_attempts o
-    JOIN river_job j ON j.id = o.job_id AND j.state = 'pending'
-    GROUP BY j.queue
+    SELECT o.queue, 0, 0, count(*), NULL FROM outstanding_jobs() o GROUP BY o.queue
 ) counted
 GROUP BY queue

@@ -6,10 +6,10 @@ SELECT q.queue,
                                            AND j.scheduled_at <= now()) AS due,
        -- Among this many pending jobs, at least one is parked.
        EXISTS (SELECT 1
-               FROM (SELECT j.id FROM river_job j WHERE j.state = 'pending' AND j.queue = q.queue
+               FROM (SELECT j.id, j.attempt, j.attempted_by FROM river_job j WHERE j.state = 'pending' AND j.queue = q.queue
                      ORDER BY j.priority, j.scheduled_at, j.id
-                     LIMIT 1 + (SELECT count(*) FROM outstanding_attempts)) p
-               WHERE NOT EXISTS (SELECT 1 FROM outstanding_attempts o WHERE o.job_id = p.id)) AS parked,
+                     LIMIT 1 + (SELECT count(*) FROM outstanding_jobs())) p
+               WHERE NOT EXISTS (SELECT 1 FROM outstanding_answers(p.id, p.attempt, p.attempted_by))) AS parked,
        (SELECT count(*) FROM river_job j WHERE j.state = 'retryable' AND j.queue = q.queue) AS retrying,
        EXISTS (SELECT 1 FROM river_job j WHERE j.state IN ('available', 'scheduled') AND j.queue = q.queue
                                            AND j.scheduled_at > now()) AS later

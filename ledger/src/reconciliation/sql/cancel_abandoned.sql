@@ -21,8 +21,7 @@ WITH slice AS MATERIALIZED (
           AND CASE WHEN s.is_gone THEN k.state IN ('pending', 'available', 'scheduled', 'retryable')
                    -- Skips a running attempt with an outstanding answer.
                    ELSE k.state = 'pending'
-                        AND NOT EXISTS (SELECT 1 FROM outstanding_attempts o
-                                        WHERE o.job_id = k.id AND o.claim = claim_of(k.attempt, k.attempted_by))
+                        AND NOT EXISTS (SELECT 1 FROM outstanding_answers(k.id, k.attempt, k.attempted_by))
               END IS TRUE
         OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED
     ) j

@@ -1,0 +1,16 @@
+-- The deadline of an attempt with an outstanding answer, if this is one and the job is pending. Such an attempt counts as
+-- running. The row may be left from an earlier attempt that was ended by hand, so its claim is compared. At most one
+-- row. outstanding_jobs() lists all of them.
+--
+-- A function in FROM, not STRICT and without SET, so that the planner inlines it. It does not inline a function that
+-- returns a value and contains a subquery.
+-- Cost: one look-up by key.
+-- Callers: weir_extend; ledger/src/audit/sql/i2_running.sql, ledger/src/audit/sql/i5_unanswered.sql,
+-- ledger/src/audit/sql/i5_unheld.sql, ledger/src/control/sql/cancel_waiting.sql, ledger/src/read/attempts.rs,
+-- ledger/src/read/sql/job_details.sql, ledger/src/read/sql/job_view.sql, ledger/src/reconciliation/sql/cancel_abandoned.sql.
+CREATE OR REPLACE FUNCTION outstanding_answers(job bigint, attempt smallint, attempted_by text[])
+RETURNS TABLE (deadline_at timestamptz)
+LANGUAGE sql STABLE ROWS 1 AS $$
+    SELECT o.deadline_at FROM outstanding_attempts o
+    WHERE o.job_id = job AND o.claim = claim_of(attempt, attempted_by)
+$$;
