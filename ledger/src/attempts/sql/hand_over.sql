@@ -5,8 +5,7 @@
 WITH attempt AS MATERIALIZED (
     SELECT j.id,
            j.metadata ? 'cancel_attempted_at' AS is_cancelled,
-           j.unique_key IS NULL OR j.unique_states IS NULL
-               OR river_job_state_in_bitmask(j.unique_states, 'pending') AS may_wait
+           may_be_pending(j.unique_key, j.unique_states) AS may_wait
     FROM river_job j
     WHERE j.id = $1 AND (j.state = 'running') IS TRUE AND claim_of(j.attempt, j.attempted_by) = $2
       AND j.created_at = $4

@@ -12,6 +12,5 @@ LEFT JOIN quota_reservations r ON r.job_id = j.id
 LEFT JOIN submissions s ON s.job_id = j.id
 WHERE j.id = $1
   AND CASE WHEN $2::smallint IS NOT NULL THEN j.attempt = $2 AND j.state = 'running'
-           ELSE j.state = 'available' AND (j.unique_key IS NULL OR j.unique_states IS NULL
-                                           OR river_job_state_in_bitmask(j.unique_states, 'pending')) END
+           ELSE j.state = 'available' AND may_be_pending(j.unique_key, j.unique_states) END
 FOR NO KEY UPDATE OF j

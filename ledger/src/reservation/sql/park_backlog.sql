@@ -15,7 +15,7 @@ WITH backlog AS MATERIALIZED (
     FROM river_job j
     WHERE j.state = 'available' AND j.scheduled_at <= now() AND j.kind = ANY ($1::text[])
       AND j.args @> jsonb_build_object('user_id', $2::text)
-      AND (j.unique_key IS NULL OR j.unique_states IS NULL OR river_job_state_in_bitmask(j.unique_states, 'pending'))
+      AND may_be_pending(j.unique_key, j.unique_states)
       AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id AND r.admitted_at IS NOT NULL)
       AND (EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id)
            OR NOT EXISTS (SELECT 1 FROM submissions s WHERE s.job_id = j.id))

@@ -16,8 +16,7 @@ WITH due AS MATERIALIZED (
     ) r
     LEFT JOIN LATERAL (
         SELECT k.state IN ('pending', 'retryable', 'scheduled', 'available')
-               AND (k.unique_key IS NULL OR k.unique_states IS NULL
-                    OR river_job_state_in_bitmask(k.unique_states, 'pending')) AS waits
+               AND may_be_pending(k.unique_key, k.unique_states) AS waits
         FROM river_job k WHERE k.id = a.job_id OFFSET 0
     ) e ON true
     LEFT JOIN LATERAL (
