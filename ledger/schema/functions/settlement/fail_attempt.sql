@@ -37,9 +37,7 @@ BEGIN
         RETURN;
     END IF;
     PERFORM set_config('weir.counters', 'kept', true);
-    ends := CASE WHEN job.metadata ? 'cancel_attempted_at' THEN 'cancelled'
-                 WHEN job.attempt >= job.max_attempts THEN 'discarded'
-                 ELSE 'retryable' END;
+    ends := state_after(job.metadata, job.attempt, job.max_attempts, 'retryable');
     -- Not at once: River's client may still report this attempt, and its report does not identify the attempt.
     again := greatest(
         coalesce(fail_attempt.retry_at,

@@ -3,7 +3,7 @@
 -- receives the job late after all. Capped, because a job that no client can decode would loop forever.
 -- Parameters: $1 the River client, $2 jobs, $3 their claims.
 WITH free AS (
-    SELECT j.id, LEAST(32767, j.max_attempts + CASE WHEN l.times < 5 THEN 1 ELSE 0 END) AS most
+    SELECT j.id, LEAST(32767, j.max_attempts + CASE WHEN l.times < 5 THEN 1 ELSE 0 END) AS max_attempts
     FROM unnest($2::bigint[], $3::text[]) AS c (id, claim)
     JOIN river_job j ON j.id = c.id AND claim_of(j.attempt, j.attempted_by) = c.claim
     CROSS JOIN LATERAL (
@@ -13,11 +13,10 @@ WITH free AS (
     ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
 ), taken AS (
     UPDATE river_job j
-    SET state = (CASE WHEN j.metadata ? 'cancel_attempted_at' THEN 'cancelled'
-                      WHEN j.attempt >= free.most THEN 'discarded'
-                      ELSE 'available' END)::river_job_state,
-        finalized_at = CASE WHEN j.metadata ? 'cancel_attempted_at' OR j.attempt >= free.most THEN now() END,
-        max_attempts = free.most,
+    SET state = state_after(j.metadata, j.attempt, free.max_attempts, 'available')::river_job_state,
+        finalized_at = CASE WHEN state_after(j.metadata, j.attempt, free.max_attempts, 'available') <> 'available'
+                            THEN now() END,
+        max_attempts = free.max_attempts,
         scheduled_at = now(),
         errors = array_append(j.errors, jsonb_build_object(
             'at', utc_text(now()),

@@ -31,10 +31,9 @@ WITH ahead AS (
     ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
 ), taken AS (
     UPDATE river_job j
-    SET state = (CASE WHEN j.metadata ? 'cancel_attempted_at' THEN 'cancelled'
-                      WHEN j.attempt >= j.max_attempts THEN 'discarded'
-                      ELSE 'available' END)::river_job_state,
-        finalized_at = CASE WHEN j.metadata ? 'cancel_attempted_at' OR j.attempt >= j.max_attempts THEN now() END,
+    SET state = state_after(j.metadata, j.attempt, j.max_attempts, 'available')::river_job_state,
+        finalized_at = CASE WHEN state_after(j.metadata, j.attempt, j.max_attempts, 'available') <> 'available'
+                            THEN now() END,
         scheduled_at = now(),
         errors = array_append(j.errors, jsonb_build_object(
             'at', utc_text(now()),

@@ -1,0 +1,11 @@
+-- The state of a job whose attempt failed or was lost: cancelled when its cancellation was requested, discarded without
+-- attempts left, else the state `again`.
+-- No SET search_path: PostgreSQL inlines it only without one.
+-- Cost: no table.
+-- Callers: fail_attempt; ledger/src/attempts/sql/take_back_lost.sql, ledger/src/reconciliation/sql/take_back.sql.
+CREATE OR REPLACE FUNCTION state_after(metadata jsonb, attempt int, max_attempts int, again text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN metadata ? 'cancel_attempted_at' THEN 'cancelled'
+                WHEN attempt >= max_attempts THEN 'discarded'
+                ELSE again END
+$$;
