@@ -31,7 +31,7 @@ pub async fn receiver(client: &Client, webhook: Uuid) -> Result<Option<Receiver>
         .query_opt(
             "SELECT url, secret, CASE WHEN previous_until > now() THEN previous_secret END AS previous, \
                     CASE WHEN previous_until > now() THEN older_secret END AS older \
-             FROM webhooks WHERE id = $1 AND disabled_at IS NULL AND removed_at IS NULL",
+             FROM active_webhooks WHERE id = $1",
             &[&webhook],
         )
         .await?;

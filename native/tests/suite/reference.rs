@@ -116,14 +116,14 @@ async fn the_page_of_the_tables_is_current() {
     let tables = client
         .query(
             "SELECT c.oid, c.relname, obj_description(c.oid, 'pg_class') FROM pg_class c \
-             WHERE c.relkind = 'r' AND c.relnamespace = current_schema()::regnamespace \
+             WHERE c.relkind IN ('r', 'v') AND c.relnamespace = current_schema()::regnamespace \
                AND c.relname NOT LIKE 'river\\_%' ORDER BY c.relname",
             &[],
         )
         .await
         .unwrap();
     let mut body =
-        "Weir's own tables, as `ledger/schema/tables/` defines them. River's, `river_*`, are as River's \
+        "Weir's own tables and views, as `ledger/schema/tables/` and `ledger/schema/views/` define them. River's, `river_*`, are as River's \
                     migrations make them.\n"
             .to_owned();
     for table in &tables {

@@ -6,8 +6,7 @@ SET search_path FROM CURRENT
 AS $$
 BEGIN
     PERFORM set_config('weir.thresholds', CASE WHEN EXISTS (
-        SELECT FROM webhooks w
-        WHERE w.events && ARRAY['quota.threshold', 'quota.renewed'] AND w.disabled_at IS NULL AND w.removed_at IS NULL
+        SELECT FROM active_webhooks w WHERE w.has_thresholds
     ) THEN 'thresholds' ELSE '' END, true);
     RETURN NULL;
 END

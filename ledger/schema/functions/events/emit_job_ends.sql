@@ -9,8 +9,8 @@ DECLARE
     subscribed record;
 BEGIN
     SELECT array_agg(t.type) INTO wanted
-    FROM webhooks w CROSS JOIN unnest(w.events) AS t (type)
-    WHERE t.type LIKE 'job.%' AND w.disabled_at IS NULL AND w.removed_at IS NULL;
+    FROM active_webhooks w CROSS JOIN unnest(w.events) AS t (type)
+    WHERE t.type LIKE 'job.%';
     IF wanted IS NULL THEN
         RETURN NULL;
     END IF;
@@ -54,7 +54,7 @@ BEGIN
                format('{"id":"%s","type":"%s","timestamp":"%s","data":%s}',
                       e.id, e.type, utc_text(clock_timestamp()), e.data) AS body
         FROM events e
-        JOIN webhooks w ON e.type = ANY (w.events) AND w.disabled_at IS NULL AND w.removed_at IS NULL
+        JOIN active_webhooks w ON e.type = ANY (w.events)
         ORDER BY e.job_id
     ) d;
     IF subscribed.webhooks IS NOT NULL THEN

@@ -9,7 +9,7 @@ DECLARE
     before uuid;
     after uuid;
 BEGIN
-    IF NOT EXISTS (SELECT FROM webhooks w WHERE w.disabled_at IS NULL AND w.removed_at IS NULL) THEN
+    IF NOT EXISTS (SELECT FROM active_webhooks) THEN
         RETURN NULL;
     END IF;
     SELECT p.id INTO default_plan FROM subscription_plans p WHERE p.is_default;

@@ -10,8 +10,8 @@ DECLARE
 BEGIN
     WITH thresholds AS (
         SELECT DISTINCT t.percent
-        FROM webhooks w CROSS JOIN unnest(w.thresholds) AS t (percent)
-        WHERE w.events && ARRAY['quota.threshold', 'quota.renewed'] AND w.disabled_at IS NULL AND w.removed_at IS NULL
+        FROM active_webhooks w CROSS JOIN unnest(w.thresholds) AS t (percent)
+        WHERE w.has_thresholds
     ), first_time AS (
         INSERT INTO quota_thresholds AS q (user_id, event_type, span, period_start, percent, used, most, ends_at)
         SELECT of_user, meter, w.span, w.period_start, t.percent, w.used, w.most, w.ends_at
