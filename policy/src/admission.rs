@@ -122,8 +122,8 @@ pub enum Decision {
     OverQuota,
     /// The window's sums cannot hold the amount: nothing is reserved and nothing is enqueued.
     TooLarge,
-    /// The most jobs allowed to wait are waiting: nothing is reserved and nothing is enqueued.
-    TooManyWaiting,
+    /// This many jobs wait, the most that the plan allows: nothing is reserved and nothing is enqueued.
+    TooManyWaiting(u32),
 }
 
 impl Account {
@@ -157,10 +157,10 @@ impl Account {
         self.parked == 0 && self.slot_limit.is_none_or(|limit| self.slots_in_use < limit)
     }
 
-    /// Whether one more job may wait.
-    fn may_wait(&self) -> bool {
+    /// The plan's `max_waiting`, if that many jobs wait.
+    fn reached_max_waiting(&self) -> Option<u32> {
         self.max_waiting
-            .is_none_or(|most| self.parked.saturating_add(self.scheduled) < most)
+            .filter(|max| self.parked.saturating_add(self.scheduled) >= *max)
     }
 
     /// Why a submission is refused; `None` if it is accepted. `waits`: whether its job would wait.
@@ -169,8 +169,8 @@ impl Account {
             Some(Decision::OverQuota)
         } else if requested > self.capacity() {
             Some(Decision::TooLarge)
-        } else if waits && !self.may_wait() {
-            Some(Decision::TooManyWaiting)
+        } else if waits {
+            self.reached_max_waiting().map(Decision::TooManyWaiting)
         } else {
             None
         }
@@ -246,12 +246,14 @@ impl Account {
         Some(Beyond { draws, overage })
     }
 
-    /// Ignores grants, so that only the plan counts.
-    pub fn without_grants(&mut self) {
+    /// The account for a job that exists already. Grants are ignored, because no submission asked for them. So are the
+    /// attributes of the plan that refuse a submission.
+    pub fn for_existing_job(&mut self) {
         self.grants.clear();
         for allowance in &mut self.allowances {
             allowance.granted = 0;
         }
+        self.max_waiting = None;
     }
 }
 
@@ -484,7 +486,7 @@ mod tests {
                         ..after(&before, requested)
                     },
                     Decision::Scheduled => unreachable!("nobody asked for later"),
-                    Decision::OverQuota | Decision::TooLarge | Decision::TooManyWaiting => before,
+                    Decision::OverQuota | Decision::TooLarge | Decision::TooManyWaiting(_) => before,
                 };
                 prop_assert_eq!(&account, &expected);
             }
@@ -643,7 +645,7 @@ mod tests {
             created_at: 0,
         }];
         assert_eq!(account.clone().decide(1), Decision::Admitted);
-        account.without_grants();
+        account.for_existing_job();
         assert_eq!(account.decide(1), Decision::OverQuota);
     }
 
@@ -656,7 +658,7 @@ mod tests {
             Decision::Admitted,
             Decision::Parked,
             Decision::Parked,
-            Decision::TooManyWaiting,
+            Decision::TooManyWaiting(2),
         ];
         assert_eq!(decisions, expected);
         assert_eq!(account.allowances[0].reserved, 3);
@@ -673,8 +675,8 @@ mod tests {
             "what can start does not wait"
         );
         assert_eq!(account.decide(1), Decision::Parked);
-        assert_eq!(account.schedule(1).0, Decision::TooManyWaiting);
-        assert_eq!(account.decide(1), Decision::TooManyWaiting);
+        assert_eq!(account.schedule(1).0, Decision::TooManyWaiting(2));
+        assert_eq!(account.decide(1), Decision::TooManyWaiting(2));
         assert_eq!(
             account.schedule(2).0,
             Decision::OverQuota,

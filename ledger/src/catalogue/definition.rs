@@ -28,7 +28,8 @@ pub struct PlanAttribute {
     pub absent: &'static str,
 }
 
-/// All attributes. Those that a decision needs are also in `plan_of()` and in [`weir_policy::admission`].
+/// All attributes. Those that a decision needs are also in `weir_submit.sql`, in `reservation/sql/read.sql` with
+/// `reservation/read.rs`, and in [`weir_policy::admission`].
 pub const PLAN_ATTRIBUTES: [PlanAttribute; 2] = [
     // How many days results are kept.
     PlanAttribute {

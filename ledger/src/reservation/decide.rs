@@ -102,10 +102,7 @@ fn admit(
             return Answer::OverQuota { quota, full }.into();
         }
         Decision::TooLarge => return Answer::TooLarge { quota }.into(),
-        Decision::TooManyWaiting => {
-            let most = locked.account.max_waiting.unwrap_or_default();
-            return Answer::TooManyWaiting { most, quota }.into();
-        }
+        Decision::TooManyWaiting(most) => return Answer::TooManyWaiting { most, quota }.into(),
         Decision::Admitted => true,
         Decision::Parked | Decision::Scheduled => false,
     };

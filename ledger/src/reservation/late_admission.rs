@@ -96,9 +96,7 @@ async fn admit(client: &mut Client, rules: &Rules, job: LateJob<'_>) -> Result<L
         // one that they cannot use. So a claimed job overtakes no one; parked, it would never be promoted.
         locked.account.parked = 0;
     }
-    // The job has no submission that asked for grants. It exists already, so `max_waiting` does not refuse it.
-    locked.account.without_grants();
-    locked.account.max_waiting = None;
+    locked.account.for_existing_job();
     let submitted: Option<i64> = status.get("submitted_amount");
     let amount = match submitted {
         Some(amount) if job.holder.user_id.is_some() && !status.get::<_, bool>("has_reservation") => amount,
