@@ -1,7 +1,7 @@
 //! A model of one holder's jobs, for a model checker (Stateright).
 //!
 //! Decisions and plans are the real code: [`Account::decide`](weir_policy::admission::Account::decide) and
-//! [`plan`](crate::settlement::plan::plan). The model adds the boundaries of the real transactions (lock, commit,
+//! [`plan`](crate::settlement::changes::plan). The model adds the boundaries of the real transactions (lock, commit,
 //! answer) and the actors. These are clients that retry, two worker processes that crash, freeze and wake, maintenance,
 //! another River client, and people who cancel jobs and change plans. The checker explores every order of these steps.
 //!

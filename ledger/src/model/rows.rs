@@ -10,7 +10,7 @@ use weir_policy::lane::Lane;
 use crate::meter::Meter;
 use crate::plans::Plan;
 use crate::rules::{Rules, SlotLimits};
-use crate::settlement::plan::{Key, LockedHolder, Released, plan};
+use crate::settlement::changes::{Key, LockedHolder, Released, plan};
 
 /// The possible plans of the holder: limit and slots.
 pub(super) const PLANS: [(i64, u32); 2] = [(4, 1), (8, 2)];

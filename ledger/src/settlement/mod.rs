@@ -3,14 +3,15 @@
 //! One transaction completes the job (fenced by attempt), charges its usage, releases the rest, and passes the freed
 //! slot to the same holder's oldest parked job. Jobs that finish together are settled together.
 
+pub(crate) mod changes;
 mod ended;
-pub(crate) mod plan;
 mod promoted;
 mod promotion;
 mod queue;
 mod statements;
 mod transaction;
 
+pub use changes::MAX_PROMOTED;
 pub use ended::{Ended, SettleError, Settled, Success, charged_by};
 pub use promoted::Promoted;
 pub use promotion::Promoter;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use postgres_types::ToSql;
 use uuid::Uuid;
 
-use super::plan::{self, Key, LockedHolder};
+use super::changes::{self, Key, LockedHolder};
 use super::promoted::Promoted;
 use super::statements::SettlementStatements;
 use super::transaction::{self, locked_holder};
@@ -88,7 +88,7 @@ impl Promoter {
             with_room.retain(|key| !self.hold_off.applies_to(key));
         }
         let given = self.each(with_room, &[]).await.map(|given| given.jobs);
-        if matches!(given, Ok(count) if count >= plan::MAX_PROMOTED) {
+        if matches!(given, Ok(count) if count >= changes::MAX_PROMOTED) {
             // Continue with the holders that did not fit into one transaction.
             next = Some(after);
         }
@@ -247,7 +247,7 @@ async fn give(
             served.remove(&key);
         }
     }
-    let changes = plan::plan(&locked, &[], &[], rules);
+    let changes = changes::plan(&locked, &[], &[], rules);
     let jobs = transaction::write(connection, &changes, &locked, promoted)
         .await
         .map_err(|error| Failure::of(error, Phase::Committing))?;

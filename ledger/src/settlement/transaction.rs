@@ -12,8 +12,8 @@ use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
+use super::changes::{self, Changes, Charges, Key, LockedHolder, Released};
 use super::ended::{Ended, Settled};
-use super::plan::{self, Changes, Charges, Key, LockedHolder, Released};
 use super::promoted::Promoted;
 use super::statements::SettlementStatements;
 use crate::committer::{GroupFailure, Locking, Transact};
@@ -293,7 +293,7 @@ async fn begin(
         return Err(Unsettled::Failed(not_locked_failure(group, locking, &not_locked)));
     }
     let charged_before: Vec<i64> = charged.iter().map(|row| row.get("job_id")).collect();
-    let changes = plan::plan(&locked, &released, &charged_before, rules);
+    let changes = changes::plan(&locked, &released, &charged_before, rules);
     Ok(Begun {
         locked,
         released,

@@ -123,7 +123,7 @@ const LEDGER: &[&str] = &[
     "reservation::transaction",
     "reservation::queue",
     "reservation",
-    "settlement::plan",
+    "settlement::changes",
     "settlement::promoted",
     "settlement::ended",
     "settlement::statements",

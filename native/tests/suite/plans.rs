@@ -54,7 +54,7 @@ async fn no_statement_of_the_hot_paths_scans_a_table() {
     let mut statements: Vec<(String, String)> = files
         .iter()
         .map(|path| {
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let name = path.strip_prefix(&ledger).unwrap().to_string_lossy().into_owned();
             (name, std::fs::read_to_string(path).unwrap())
         })
         .collect();
@@ -62,25 +62,32 @@ async fn no_statement_of_the_hot_paths_scans_a_table() {
     let promote = include_str!("../../../ledger/schema/functions/settlement/promote_parked.sql");
     let body = promote.split_once("RETURN QUERY").unwrap().1;
     let statement = body.rsplit_once(";\nEND").unwrap().0;
-    statements.push(("promote_parked.sql".to_owned(), statement.to_owned()));
+    statements.push((
+        "functions/settlement/promote_parked.sql".to_owned(),
+        statement.to_owned(),
+    ));
     let (mut checked, mut wrong) = (0, Vec::<String>::new());
     // Statistics as they are before the first ANALYZE, and as they are from a time when all jobs waited.
     for counted in ["", "ANALYZE"] {
         weir.client().await.batch_execute(counted).await.unwrap();
         for (name, statement) in &statements {
             // These are not on the hot path: they rebuild drifted counters, or read another client's backlog.
-            if name.starts_with("rebuild_") || name == "park_backlog.sql" {
+            if name.contains("/rebuild_") || name.ends_with("/park_backlog.sql") {
                 continue;
             }
             let plan = plan_of(&client, statement).await;
             let scans: Vec<_> = plan
                 .iter()
-                // A join filter compares every row of one side with every row of the other. There are four plans.
+                // A join filter compares every row of one side with every row of the other. There are four plans, and
+                // three short windows.
                 .filter(|line| {
                     ["Seq Scan", "Hash Join", "river_job_state_and_finalized_at_index"]
                         .iter()
                         .any(|bad| line.contains(bad))
-                        || line.contains("Join Filter") && line.contains(" = ") && !line.contains("plan_id")
+                        || line.contains("Join Filter")
+                            && line.contains(" = ")
+                            && !line.contains("plan_id")
+                            && !line.contains("*VALUES*")
                 })
                 .collect();
             if !scans.is_empty() {

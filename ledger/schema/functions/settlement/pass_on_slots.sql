@@ -2,7 +2,7 @@
 -- 1000 jobs per call, and the next promotion continues: without the bound, lifting a limit would promote all parked
 -- jobs at once. The caller holds the account's lock.
 -- Cost: five look-ups by key and one write; one index range and two writes a promoted job.
--- Callers: end_reservation, fail_attempt. Rust decides the same in ledger/src/settlement/plan.rs, where MAX_PROMOTED is
+-- Callers: end_reservation, fail_attempt. Rust decides the same in ledger/src/settlement/changes.rs, where MAX_PROMOTED is
 -- the same limit.
 CREATE OR REPLACE FUNCTION pass_on_slots(of_holder uuid, meter text, freed int, unparked int) RETURNS void
 LANGUAGE plpgsql

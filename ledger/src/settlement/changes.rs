@@ -16,7 +16,7 @@ use crate::rules::Rules;
 
 /// The maximum number of jobs that one transaction promotes. The next transaction continues: lifting a limit may free
 /// all parked jobs at once. pass_on_slots() has the same limit.
-pub(crate) const MAX_PROMOTED: usize = 1000;
+pub const MAX_PROMOTED: usize = 1000;
 
 /// A holder and one of its meters.
 pub(crate) type Key = (Uuid, Meter);
