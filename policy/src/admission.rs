@@ -28,7 +28,7 @@ impl Allowance {
     /// The amount above which nothing is accepted, not counting grants: the ceiling of a soft limit, else the limit.
     /// `None` is unlimited.
     #[must_use]
-    pub fn most(&self) -> Option<i64> {
+    pub fn max_accepted(&self) -> Option<i64> {
         self.limit
             .map(|limit| self.ceiling.map_or(limit, |ceiling| limit.max(ceiling)))
     }
@@ -40,7 +40,7 @@ impl Allowance {
             .used
             .saturating_add(self.reserved)
             .saturating_sub(self.from_grants);
-        match (self.limit, self.most()) {
+        match (self.limit, self.max_accepted()) {
             (Some(limit), Some(most)) if most > limit => of_plan.saturating_sub(limit).max(0),
             _ => 0,
         }
@@ -57,7 +57,7 @@ impl Allowance {
     /// `None` is unlimited.
     #[must_use]
     pub fn remaining(&self) -> Option<i64> {
-        Some(self.left_of(self.most()?).saturating_add(self.granted))
+        Some(self.left_of(self.max_accepted()?).saturating_add(self.granted))
     }
 
     /// How much is left of the plan's limit, never below zero; `None` is unlimited.
@@ -361,7 +361,7 @@ mod tests {
             for requested in requests {
                 let decision = account.decide(requested);
                 for allowance in &account.allowances {
-                    if let Some(limit) = allowance.most()
+                    if let Some(limit) = allowance.max_accepted()
                         && decision != Decision::OverQuota && requested > 0 {
                         prop_assert!(allowance.used + allowance.reserved <= limit);
                     }

@@ -1,13 +1,13 @@
-//! Counts by tier. Each is one pass over the unfinished jobs.
+//! Counts by plan, in the column `tier`, which is the metrics' label. Each is one pass over the unfinished jobs.
 
 use super::{rows, statements};
 
 rows! {
-    /// The unparked jobs of a queue and a tier.
-    pub struct TierJobs {
+    /// The unparked jobs of a queue and a plan.
+    pub struct PlanJobs {
         /// The queue.
         pub queue: String,
-        /// The owner's current tier; `anonymous`, or `unknown` for a job of another River client that no worker has
+        /// The owner's current plan; `anonymous`, or `unknown` for a job of another River client that no worker has
         /// seen.
         pub tier: String,
         /// Jobs that wait for a worker, a retry or their time.
@@ -20,11 +20,11 @@ rows! {
         pub oldest_wait: f64,
     }
 
-    /// The reservations of a meter and a tier, for owners with their oldest parked job in the same queue.
-    pub struct TierReservations {
+    /// The reservations of a meter and a plan, for owners with their oldest parked job in the same queue.
+    pub struct PlanReservations {
         /// The meter's name.
         pub meter: String,
-        /// The owner's current tier, or `anonymous`.
+        /// The owner's current plan, or `anonymous`.
         pub tier: String,
         /// The queue of the owners' oldest parked jobs; null for owners without parked jobs.
         pub parked_in: Option<String>,
@@ -41,8 +41,8 @@ rows! {
 
 statements! {
     /// The unparked jobs by queue and tier.
-    pub fn jobs() -> Vec<TierJobs> = include_str!("sql/tier_jobs.sql");
+    pub fn jobs() -> Vec<PlanJobs> = include_str!("sql/plan_jobs.sql");
 
     /// The reservations by meter and tier.
-    pub fn reservations() -> Vec<TierReservations> = include_str!("sql/tier_reservations.sql");
+    pub fn reservations() -> Vec<PlanReservations> = include_str!("sql/plan_reservations.sql");
 }

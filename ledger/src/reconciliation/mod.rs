@@ -197,11 +197,11 @@ pub struct TakenBack {
 /// When the database cannot be used.
 pub async fn take_back(
     client: &PreparedClient,
-    longest: &[(&str, Duration)],
+    max_durations: &[(&str, Duration)],
 ) -> Result<Vec<TakenBack>, Error> {
-    let (kinds, seconds): (Vec<&str>, Vec<f64>) = longest
+    let (kinds, seconds): (Vec<&str>, Vec<f64>) = max_durations
         .iter()
-        .map(|(kind, longest)| (*kind, longest.as_secs_f64()))
+        .map(|(kind, duration)| (*kind, duration.as_secs_f64()))
         .unzip();
     let rows = client
         .query(

@@ -255,7 +255,9 @@ async fn reserve(
     let spans: Vec<&str> = locked.windows.iter().map(|window| window.span.as_str()).collect();
     let starts: Vec<_> = locked.windows.iter().map(|window| window.start).collect();
     let allowances = locked.account.allowances.iter();
-    let limits: Vec<i64> = allowances.map(|one| one.most().unwrap_or(i64::MAX)).collect();
+    let limits: Vec<i64> = allowances
+        .map(|one| one.max_accepted().unwrap_or(i64::MAX))
+        .collect();
     let params: [&(dyn ToSql + Sync); 6] = [
         &vec![user; count],
         &vec![meter; count],

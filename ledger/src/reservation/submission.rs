@@ -108,7 +108,9 @@ impl Quota {
             used: allowance.used,
             reserved: allowance.reserved,
             limit: allowance.limit,
-            ceiling: allowance.most().filter(|most| Some(*most) > allowance.limit),
+            ceiling: allowance
+                .max_accepted()
+                .filter(|most| Some(*most) > allowance.limit),
             overage: allowance.overage(),
             remaining: allowance.remaining(),
             granted: allowance.granted,

@@ -157,7 +157,7 @@ impl CounterRows {
                     rows.balance_spans.push(window.span.as_str());
                     rows.balance_periods.push(window.start);
                     rows.reserved.push(added);
-                    rows.limits.push(now.most().unwrap_or(i64::MAX));
+                    rows.limits.push(now.max_accepted().unwrap_or(i64::MAX));
                 }
             }
         }

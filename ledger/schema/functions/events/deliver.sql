@@ -2,7 +2,7 @@
 -- text. As JSON, River's GIN index would index each member, again at every change of state.
 -- Cost: one job a webhook and event.
 -- Callers: emit, emit_job_ends; ledger/src/control/deliveries.rs.
-CREATE OR REPLACE FUNCTION deliver(webhooks_told uuid[], of_holders uuid[], ids text[], bodies text[])
+CREATE OR REPLACE FUNCTION deliver(receivers uuid[], of_holders uuid[], ids text[], bodies text[])
 RETURNS void LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$
@@ -15,7 +15,7 @@ BEGIN
             SELECT jsonb_strip_nulls(jsonb_build_object(
                        'webhook', d.webhook, 'holder', d.holder, 'event', d.id, 'body', d.body)),
                    'weir:webhook', 10, '{}', 1, webhook_queue(d.webhook), 'available', now(), '{}'
-            FROM unnest(webhooks_told, of_holders, ids, bodies) AS d (webhook, holder, id, body)
+            FROM unnest(receivers, of_holders, ids, bodies) AS d (webhook, holder, id, body)
             RETURNING queue
         )
         SELECT DISTINCT queue FROM inserted

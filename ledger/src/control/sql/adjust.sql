@@ -7,7 +7,7 @@ WITH period AS (
     INSERT INTO usage_events (user_id, event_type, quota_amount, period_start, reason)
     SELECT $1, $2, $3, p.start, $4 FROM period p
     RETURNING id
-), booked AS (
+), counted AS (
     INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, used, granted_limit)
     SELECT $1, $2, 'month', p.start, greatest($3, 0), greatest($3, 0) FROM period p
     ON CONFLICT (user_id, event_type, span, period_start) DO UPDATE

@@ -32,7 +32,7 @@ WITH own AS MATERIALIZED (
     DELETE FROM limit_overrides WHERE user_id = $1
 ), requests AS (
     DELETE FROM admin_requests WHERE holder = $1
-), told AS (
+), deliveries AS (
     DELETE FROM river_job WHERE kind = 'weir:webhook' AND args @> jsonb_build_object('holder', $1::uuid)
 ), thresholds AS (
     DELETE FROM quota_thresholds WHERE user_id = $1

@@ -18,9 +18,9 @@ WITH ahead AS (
         IS NOT TRUE
     UNION ALL
     SELECT j.id, j.attempted_by[array_upper(j.attempted_by, 1)]
-    FROM unnest($2::text[], $3::float8[]) AS k (kind, longest)
+    FROM unnest($2::text[], $3::float8[]) AS k (kind, max_seconds)
     JOIN river_job j ON j.state = 'running' AND j.kind = k.kind
-        AND j.attempted_at < now() - make_interval(secs => k.longest)
+        AND j.attempted_at < now() - make_interval(secs => k.max_seconds)
     WHERE NOT EXISTS (
         SELECT 1 FROM processes p WHERE p.client_id = j.attempted_by[array_upper(j.attempted_by, 1)]
     )

@@ -35,7 +35,7 @@ WITH due AS MATERIALIZED (
     RETURNING r.holder, r.event_type, d.id
 ), parked AS (
     SELECT holder, event_type, count(id)::int AS n FROM asked GROUP BY 1, 2
-), booked AS (
+), counted AS (
     UPDATE holders h SET parked = h.parked + p.n, changes = h.changes + 1
     FROM (
         SELECT n, (SELECT k.ctid FROM holders k WHERE k.holder = a.holder AND k.event_type = a.event_type

@@ -18,7 +18,7 @@ WITH seen AS MATERIALIZED (
         FROM river_job j WHERE j.id = a.job_id OFFSET 0
         FOR NO KEY UPDATE
     ) j ON true
-), unheard AS (
+), answers AS (
     -- The attempt is over, so its handler's later reports must not count, even if the job is retried. Deleted before
     -- the reservation, in the order in which reports lock the two.
     DELETE FROM outstanding_attempts WHERE job_id = ANY (ARRAY(SELECT s.job_id FROM seen s WHERE coalesce(s.ended, true)))
@@ -26,7 +26,7 @@ WITH seen AS MATERIALIZED (
 ), ended AS (
     DELETE FROM quota_reservations r
     USING seen s
-    WHERE r.job_id = s.job_id AND coalesce(s.ended, true) AND (SELECT count(*) FROM unheard) >= 0
+    WHERE r.job_id = s.job_id AND coalesce(s.ended, true) AND (SELECT count(*) FROM answers) >= 0
     RETURNING r.holder, r.event_type, r.admitted_at IS NOT NULL AS held_slot, r.parked_at IS NOT NULL AS parked,
               r.job_id, r.user_id, r.period_start, r.windows, r.created_at, r.reserved_amount, s.request_id,
               true AS ended,

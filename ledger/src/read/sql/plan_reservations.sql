@@ -1,4 +1,4 @@
--- Reservations by meter, by their owner's current tier and, for owners with parked jobs, by the queue of the oldest
+-- Reservations by meter, by their owner's current plan and, for owners with parked jobs, by the queue of the oldest
 -- one. Admitted reservations hold a slot, parked ones wait for one, and the others are between two attempts. One pass
 -- over the unfinished jobs, and one look-up by key for each owner with parked jobs.
 SELECT g.event_type::text AS meter,

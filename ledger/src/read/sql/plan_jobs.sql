@@ -1,4 +1,4 @@
--- The unparked jobs of all lanes, by queue and by their owner's current tier. `unknown` is a job of another River
+-- The unparked jobs of all lanes, by queue and by their owner's current plan. `unknown` is a job of another River
 -- client that no worker has seen yet. Parked jobs are not read, because there may be very many. The columns count jobs
 -- that wait, run, or have an outstanding answer, and give the longest wait of a job that could run, in seconds.
 SELECT w.queue,
@@ -19,10 +19,9 @@ FROM (
     WHERE j.state IN ('available', 'running', 'retryable', 'scheduled')
     GROUP BY 1, 2, 3
     UNION ALL
-    SELECT j.queue, r.user_id, r.job_id IS NULL, 0, 0, count(*), NULL
-    FROM outstanding_attempts o
-    JOIN river_job j ON j.id = o.job_id AND j.state = 'pending'
-    LEFT JOIN quota_reservations r ON r.job_id = j.id
+    SELECT o.queue, r.user_id, r.job_id IS NULL, 0, 0, count(*), NULL
+    FROM outstanding_jobs() o
+    LEFT JOIN quota_reservations r ON r.job_id = o.job_id
     GROUP BY 1, 2, 3
 ) w
 CROSS JOIN LATERAL tier_of(w.user_id, now()) t
