@@ -266,6 +266,37 @@ impl Database {
         Ok(PreparedClient::new(self.connect_by_key(lock_timeout).await?))
     }
 
+    /// Like [`Self::connect_prepared`], for the process that runs maintenance. Its lease ends with the session, and the
+    /// session ends when its process dies or hangs.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be reached in time.
+    pub async fn connect_with_lease(&self, lock_timeout: Duration) -> Result<PreparedClient, DatabaseError> {
+        let client = self.connect_prepared(lock_timeout).await?;
+        client
+            .batch_execute(
+                "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
+                 SET idle_session_timeout = '10s'",
+            )
+            .await?;
+        Ok(client)
+    }
+
+    /// Like [`Self::connect`], for an operator's command. A change waits 5 s for a lock. A transaction that stays idle,
+    /// because its terminal is gone, is rolled back after a minute, so that it does not block others.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be reached in time.
+    pub async fn connect_for_command(&self) -> Result<Client, DatabaseError> {
+        let client = self.connect().await?;
+        client
+            .batch_execute("SET lock_timeout = '5s'; SET idle_in_transaction_session_timeout = '1min'")
+            .await?;
+        Ok(client)
+    }
+
     /// A pool of connections for many callers. Each statement may take at most 10 s.
     #[must_use]
     pub fn pool(&self, size: usize) -> ConnectionPool {

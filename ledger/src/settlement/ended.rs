@@ -78,10 +78,7 @@ pub async fn charged_by<C: GenericClient + Sync>(
 ) -> Result<Option<i64>, tokio_postgres::Error> {
     let row = client
         .query_opt(
-            "SELECT coalesce(u.quota_amount, 0)::bigint AS charged \
-             FROM river_job j LEFT JOIN usage_events u ON u.job_id = j.id \
-             WHERE j.id = $1 AND j.attempt = $2 AND j.state = 'completed' \
-               AND ($3::timestamptz IS NULL OR j.created_at = $3)",
+            include_str!("sql/charged_by.sql"),
             &[&job_id, &attempt, &job_created_at],
         )
         .await?;

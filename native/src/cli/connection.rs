@@ -7,16 +7,11 @@ use weir::config::Settings;
 use weir_ledger::database::Database;
 use weir_ledger::{catalogue, migrate};
 
-/// A change waits this long for a lock. A transaction that stays idle because its terminal is gone is rolled back, so
-/// that it does not block others.
-const TIMEOUTS: &str = "SET lock_timeout = '5s'; SET idle_in_transaction_session_timeout = '1min'";
-
 /// A connection to a database that is up to date.
 pub(super) async fn connected(settings: &Settings) -> Result<Client, Box<dyn Error>> {
     let database = settings.database()?;
     needs_sessions(&database).await?;
-    let client = database.connect().await?;
-    client.batch_execute(TIMEOUTS).await?;
+    let client = database.connect_for_command().await?;
     let missing = migrate::missing_rights(&client).await?;
     if !missing.is_empty() {
         let commands = missing.join("; ");

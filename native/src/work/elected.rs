@@ -22,19 +22,8 @@ pub(super) struct Elected {
 
 impl Elected {
     pub(super) async fn open(context: &Context) -> Result<Self, DatabaseError> {
-        let opened = async {
-            let client = context.database.connect_prepared(LOCK_TIMEOUT).await?;
-            // The lease ends with its session. The session ends when its process dies or hangs.
-            client
-                .batch_execute(
-                    "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
-                     SET idle_session_timeout = '10s'",
-                )
-                .await?;
-            Ok(client)
-        };
         Ok(Self {
-            client: in_time(opened).await?,
+            client: in_time(context.database.connect_with_lease(LOCK_TIMEOUT)).await?,
             process: format!("{}:{}", host::name(), std::process::id()),
             renewed: None,
         })
