@@ -14,7 +14,7 @@ use crate::json;
 pub const LIVE_STATES: &str = "11110001";
 
 /// The maximum nesting of a member. SQL has the same limit, in `go_json`.
-const MAX_DEPTH: usize = 100;
+pub const MAX_DEPTH: usize = 100;
 
 /// A member of `unique_by` is nested too deep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -17,6 +17,7 @@ pub use late_admission::{LateAdmission, LateJob, admit_late};
 pub use queue::Reserver;
 pub(crate) use statements::PROVISION;
 pub use submission::{
-    Answer, FIRST_PRIORITY, Idempotency, NewJob, Quota, Quotas, ReserveError, Submission, Window,
+    Answer, FIRST_PRIORITY, Idempotency, LAST_PRIORITY, NewJob, Quota, Quotas, ReserveError, Submission,
+    Window,
 };
 pub use transaction::{reserve, reserve_all, submit_all};

@@ -38,12 +38,15 @@ pub struct Submission {
     pub unique_key: Option<Vec<u8>>,
     /// When the job should start. Until then, it holds its quota and no slot. `None` is at once.
     pub run_at: Option<Timestamp>,
-    /// River's priority within a queue, from 1, the first, to 4.
+    /// River's priority within a queue, from [`FIRST_PRIORITY`] to [`LAST_PRIORITY`].
     pub priority: i16,
 }
 
 /// River's priority for jobs without an explicit one.
 pub const FIRST_PRIORITY: i16 = 1;
+
+/// River's lowest priority.
+pub const LAST_PRIORITY: i16 = 4;
 
 /// An `Idempotency-Key`, and the hash of its request.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use axum::http::HeaderMap;
 use jiff::{SignedDuration, Timestamp};
-use weir_ledger::reservation::FIRST_PRIORITY;
+use weir_ledger::reservation::{FIRST_PRIORITY, LAST_PRIORITY};
 
 use super::headers::single;
 use super::problem::ApiError;
@@ -35,7 +35,7 @@ impl When {
         let priority = single(headers, "weir-priority", |text| {
             text.parse::<i16>()
                 .ok()
-                .filter(|priority| (1..=4).contains(priority))
+                .filter(|priority| (FIRST_PRIORITY..=LAST_PRIORITY).contains(priority))
         })
         .map_err(|_| {
             ApiError::Unprocessable("Weir-Priority must be one number from 1, the first, to 4.".to_owned())

@@ -25,10 +25,11 @@ use weir_ledger::attempts::Progress;
 use weir_ledger::catalogue::services::{self, ServiceAmount, ServiceEntry};
 use weir_ledger::holder::{Holder, Holders};
 use weir_ledger::meter::Meter;
-use weir_ledger::reservation::{Answer, Idempotency, Quota, Reserver, Submission};
+use weir_ledger::reservation::{Answer, Idempotency, LAST_PRIORITY, Quota, Reserver, Submission};
 use weir_ledger::rules::{Rules, SlotLimits};
-use weir_ledger::settlement::{Ended, Settled, Settler, Success};
+use weir_ledger::settlement::{Ended, MAX_PROMOTED, Settled, Settler, Success};
 use weir_ledger::unique_key;
+use weir_policy::span::Span;
 use weir_policy::subject::{MAX_BYTES, Subject};
 
 /// The maximum time of a run, on any machine.
@@ -474,6 +475,59 @@ fn beyond_the_plan(rng: &mut StdRng, user: Uuid, meter: &str) -> String {
         );
     }
     sql
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sql_and_rust_have_the_same_windows() {
+    let weir = Weir::new().await;
+    let rows = weir
+        .client()
+        .await
+        .query(
+            "SELECT span, mask, extract(epoch FROM length)::bigint FROM short_windows() ORDER BY mask",
+            &[],
+        )
+        .await
+        .unwrap();
+    let found: Vec<(String, i32, i64)> = rows
+        .iter()
+        .map(|row| (row.get(0), row.get(1), row.get(2)))
+        .collect();
+    let known = Span::OF_THE_CLOCK.map(|span| {
+        (
+            span.as_str().to_owned(),
+            i32::from(span.bit()),
+            span.seconds().unwrap(),
+        )
+    });
+    assert_eq!(found, known);
+    weir.abandon().await;
+}
+
+/// Lifting a limit promotes a bounded number of jobs, in Rust and in SQL.
+#[tokio::test(flavor = "multi_thread")]
+async fn sql_and_rust_promote_the_same_number_of_jobs_at_once() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let client = weir.bookkeeper().await;
+    let parked = MAX_PROMOTED + 1;
+    client
+        .batch_execute(&format!(
+            "INSERT INTO holders (holder, event_type, user_id) VALUES ('{user}', 'analysis', '{user}') ON CONFLICT DO NOTHING; \
+             WITH jobs AS (INSERT INTO river_job (args, kind, max_attempts, state, queue) \
+                 SELECT '{{}}', 'analysis:analyze', 3, 'pending', 'analysis_default' FROM generate_series(1, {parked}) RETURNING id) \
+             INSERT INTO quota_reservations (user_id, holder, event_type, reserved_amount, job_id, admitted_at, parked_at) \
+                 SELECT '{user}', '{user}', 'analysis', 0, id, NULL, now() FROM jobs; \
+             UPDATE holders SET parked = {parked}, slots_in_use = 0 WHERE holder = '{user}'; \
+             UPDATE weir_settings SET counts_slots = false; \
+             SELECT pass_on_slots('{user}', 'analysis', 0, 0)"
+        ))
+        .await
+        .unwrap();
+    let promoted = "SELECT count(*) FROM river_job WHERE state = 'available'";
+    let promoted: i64 = client.query_one(promoted, &[]).await.unwrap().get(0);
+    assert_eq!(promoted, MAX_PROMOTED as i64);
+    weir.abandon().await;
 }
 
 fn rules(rng: &mut StdRng) -> Rules {
@@ -930,7 +984,7 @@ async fn sql_and_rust_have_the_same_limits() {
         weir.client().await,
     );
     weir.begun_elsewhere(job).await;
-    let limits: [(&str, i64, Statement); 9] = [
+    let limits: [(&str, i64, Statement); 11] = [
         (
             "amount of a submission",
             MAX_AMOUNT,
@@ -999,6 +1053,21 @@ async fn sql_and_rust_have_the_same_limits() {
             "bytes of a subject",
             MAX_BYTES as i64,
             Box::new(|count| format!("SELECT weir_holder({})", bytes(count))),
+        ),
+        (
+            "priority of a job",
+            i64::from(LAST_PRIORITY),
+            Box::new(|priority| submit("'{}'", 1, &format!("'{{\"priority\": {priority}}}'"))),
+        ),
+        (
+            "levels of a unique_by member",
+            unique_key::MAX_DEPTH as i64,
+            Box::new(|levels| {
+                let member = format!("(repeat('[', {levels}) || repeat(']', {levels}))::jsonb");
+                format!(
+                    "SELECT unique_key_of(gen_random_uuid(), 'x', jsonb_build_object('a', {member}), '{{a}}')"
+                )
+            }),
         ),
     ];
     for (limit, value, statement) in limits {
