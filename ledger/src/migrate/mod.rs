@@ -23,9 +23,6 @@ pub use error::MigrateError;
 pub use known::{OLDEST_RIVER, River};
 pub use schema::{Schema, SchemaFile};
 
-/// How long a migration waits for a table, while other users of the table wait behind it.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// How long it lets them pass, and how often it tries: for three minutes in all.
 const BETWEEN_TRIES: Duration = Duration::from_secs(4);
 const MAX_TRIES: u32 = 30;
@@ -191,10 +188,10 @@ async fn apply(
     let transaction = client.transaction().await?;
     transaction
         .batch_execute(&format!(
-            "{}; LOCK TABLE weir_schema IN SHARE ROW EXCLUSIVE MODE; SET LOCAL lock_timeout = {}; \
-             SET LOCAL check_function_bodies = off; {}",
+            "{}; {}; {}; {}",
             script::path(found),
-            LOCK_TIMEOUT.as_millis(),
+            script::LOCK,
+            script::settings(),
             include_str!("sql/roles.sql"),
         ))
         .await?;

@@ -1,6 +1,7 @@
 //! The steps of a migration, and the script of the same steps for `weir migrate --print`.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use riverqueue::migrate::{Direction, MigrateOpts, PostgresMigrator};
 use tokio_postgres::Client;
@@ -82,7 +83,23 @@ pub(super) fn rights(found: &Found, schema: &Schema) -> String {
         .replace("{relations}", &names(Kind::Relation))
 }
 
-/// The script for a database in this state.
+/// How long a migration waits for a table, while other users of the table wait behind it.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Lets one migration run at a time.
+pub(super) const LOCK: &str = "LOCK TABLE weir_schema IN SHARE ROW EXCLUSIVE MODE";
+
+/// The settings of a migration's transaction.
+pub(super) fn settings() -> String {
+    format!(
+        "SET LOCAL lock_timeout = {}; SET LOCAL check_function_bodies = off",
+        LOCK_TIMEOUT.as_millis()
+    )
+}
+
+/// The script for a database in this state. It has the statements of [`super::migrate_to`] in one transaction, with
+/// these differences: it creates the record with the other tables, so that it locks only an existing one; it does not
+/// try again after a lock timeout; and it neither reports nor refuses rights that it could not revoke.
 pub(super) async fn of(
     database: &Database,
     client: &Client,
@@ -129,10 +146,16 @@ pub(super) async fn of(
     if steps.is_empty() && client.query(&rights, &[]).await?.is_empty() {
         return Ok(script);
     }
+    let lock = if found.has_record {
+        format!("{LOCK};\n")
+    } else {
+        String::new()
+    };
     let _ = write!(
         script,
-        "\nBEGIN;\n{};\nSET LOCAL check_function_bodies = off;\n\n{}\n",
+        "\nBEGIN;\n{};\n{lock}{};\n\n{}\n",
         path(found),
+        settings(),
         include_str!("sql/roles.sql").trim_end(),
     );
     for step in steps {
