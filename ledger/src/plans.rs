@@ -64,6 +64,8 @@ pub async fn ensure_subject<C: GenericClient + Sync>(
     ensure(client, holders.subject(subject).id, kept_text(subject), plan).await
 }
 
+/// Creates the user if it is unknown, and gives it this plan now. `control/sql/set_plan.sql` does this for a reported
+/// change of plan, and `control/sql/apply_scheduled.sql` for a scheduled one.
 async fn ensure<C: GenericClient + Sync>(
     client: &C,
     user: Uuid,

@@ -26,7 +26,7 @@ pub struct Allowance {
 
 impl Allowance {
     /// The amount above which nothing is accepted, not counting grants: the ceiling of a soft limit, else the limit.
-    /// `None` is unlimited.
+    /// `None` is unlimited. SQL: `max_accepted`.
     #[must_use]
     pub fn max_accepted(&self) -> Option<i64> {
         self.limit
@@ -54,7 +54,7 @@ impl Allowance {
     }
 
     /// How much more is accepted, from the plan, from grants and up to the ceiling of a soft limit. Never below zero;
-    /// `None` is unlimited.
+    /// `None` is unlimited. SQL: `room_in`.
     #[must_use]
     pub fn remaining(&self) -> Option<i64> {
         Some(self.left_of(self.max_accepted()?).saturating_add(self.granted))
@@ -227,7 +227,7 @@ impl Account {
     }
 
     /// Draws the part that exceeds the plan in the first window, the month, from grants. The rest is overage. The
-    /// caller has checked that there is room for it.
+    /// caller has checked that there is room for it. SQL: `room_for` computes both parts.
     fn draw(&mut self, requested: i64) -> Option<Beyond> {
         let Some(month) = self.allowances.first_mut() else {
             return Some(Beyond::default());
@@ -258,7 +258,7 @@ impl Account {
 }
 
 /// The overage of a charge: the part above the reservation without its overage. The plan's part is charged first, then
-/// the grants' part, and overage last.
+/// the grants' part, and overage last. SQL: `charge_reservation`.
 #[must_use]
 pub fn charged_overage(reserved: i64, overage: i64, charged: i64) -> i64 {
     let before = reserved.saturating_sub(overage).max(0);
@@ -266,7 +266,7 @@ pub fn charged_overage(reserved: i64, overage: i64, charged: i64) -> i64 {
 }
 
 /// The charge for a completed job: the usage that its handler reported, clamped to 0 up to the reserved amount. Without
-/// a report, the reserved amount.
+/// a report, the reserved amount. SQL: `charge_of`.
 #[must_use]
 pub fn charge(reserved: i64, used: Option<i64>) -> i64 {
     used.unwrap_or(reserved).clamp(0, reserved.max(0))

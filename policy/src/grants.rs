@@ -26,7 +26,7 @@ pub struct Draw {
 }
 
 /// Draws an amount, and subtracts it from what is left. Returns `None` and draws nothing if the grants together have
-/// less.
+/// less. SQL: `grants_left` has the same order, and `draw_grants` draws.
 #[must_use]
 pub fn draw(grants: &mut [Grant], amount: i64) -> Option<Vec<Draw>> {
     let mut order: Vec<usize> = (0..grants.len()).collect();
@@ -57,7 +57,8 @@ pub fn draw(grants: &mut [Grant], amount: i64) -> Option<Vec<Draw>> {
     Some(draws)
 }
 
-/// The part of a charge that grants pay for: everything above the plan's part of the reservation.
+/// The part of a charge that grants pay for: everything above the plan's part of the reservation. SQL:
+/// `charge_reservation`.
 #[must_use]
 pub fn charged_to_grants(reserved: i64, drawn: i64, charged: i64) -> i64 {
     let of_plan = reserved.saturating_sub(drawn).max(0);

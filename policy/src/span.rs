@@ -1,6 +1,7 @@
 //! Spans: the kinds of windows in which a meter has limits.
 //!
 //! A month belongs to a subscription and starts at its anchor, which the database knows. The other spans follow UTC.
+//! SQL has their lengths and bits in `short_windows`.
 
 use serde::{Deserialize, Serialize};
 

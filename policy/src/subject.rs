@@ -1,7 +1,7 @@
 //! Subjects: the texts that name users and organisations in tokens, in job arguments and on the command line.
 //!
 //! Subjects are compared byte by byte, so subjects that differ in case or in Unicode normalisation are different. Only
-//! the spellings of a UUID count as the same subject.
+//! the spellings of a UUID count as the same subject. In SQL, `weir_holder` and `uuid_of_subject` have the same rules.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,7 +31,7 @@ pub enum SubjectError {
 }
 
 /// Whether an id is a client address's: a UUID of the variant that RFC 9562 (4.1) reserves, which no UUID issuer uses.
-/// An address and a user therefore never share an id.
+/// An address and a user therefore never share an id. SQL: `is_address_id`.
 #[must_use]
 pub fn is_address_id(id: Uuid) -> bool {
     id.get_variant() == Variant::Future

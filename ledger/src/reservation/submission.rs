@@ -103,7 +103,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// The quota of a window.
+    /// The quota of a window. SQL: `quota_json`.
     #[must_use]
     pub fn of(allowance: &Allowance, window: Window) -> Self {
         Self {

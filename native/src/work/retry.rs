@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::config::retry::{MAX_AFTER, Retry};
 
 /// The pause before the next attempt; `None` leaves it to River. `errors` is how often the job failed before, and
-/// `jitter` is from 0 to 1. The pause is never shorter than `after`, which the endpoint requested.
+/// `jitter` is from 0 to 1. The pause is never shorter than `after`, which the endpoint requested. SQL: `retry_pause`.
 pub(super) fn pause(
     retry: Option<Retry>,
     errors: usize,

@@ -1,6 +1,5 @@
 -- The billing period around a moment, in calendar months and UTC. Months are counted from the anchor and not from the
--- previous period, so an anchor on the 31st is the 31st again after February. Returns no row for a null. Rust computes
--- the same in policy/src/window.rs.
+-- previous period, so an anchor on the 31st is the 31st again after February. Returns no row for a null.
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
 -- Callers: account_of, paid_anchor, period_start_of; ledger/src/control/sql/set_plan.sql,

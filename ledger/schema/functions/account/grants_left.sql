@@ -1,4 +1,5 @@
 -- The grants of a user and meter that are not used up, in the order in which they are drawn on: earliest expiry first.
+-- Rust sorts them the same way in policy/src/grants.rs (draw).
 --
 -- - n: counts from 1.
 -- - before: the sum of all earlier grants.

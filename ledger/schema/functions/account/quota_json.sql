@@ -1,5 +1,6 @@
--- A quota as the API returns it. Timestamps have microseconds only if they are not zero. Rust writes the same in
--- native/src/api/quota.rs. STABLE like to_char() and without SET, so that the planner inlines it.
+-- A quota as the API returns it. Timestamps have microseconds only if they are not zero. Rust computes the same in
+-- ledger/src/reservation/submission.rs (Quota::of) and policy/src/admission.rs (Allowance).
+-- STABLE like to_char() and without SET, so that the planner inlines it.
 -- Cost: no table.
 -- Callers: weir_extend, weir_submit, check_submission, room_for; ledger/src/attempts/sql/reserved.sql.
 CREATE OR REPLACE FUNCTION quota_json(used bigint, reserved bigint, most bigint, reset_at timestamptz, from_grants bigint DEFAULT 0,

@@ -1,9 +1,10 @@
 -- Whether an account has room for an amount, and what pays for it. Grants pay for the part that exceeds the month's
--- limit. The rest of that part is overage. The body of this rule for groups is ledger/src/reservation/decide.rs;
--- native/tests/suite/differential.rs holds the two equal.
+-- limit. The rest of that part is overage. The body of this rule for groups is policy/src/admission.rs
+-- (Account) with ledger/src/reservation/decide.rs; native/tests/suite/differential.rs holds the two equal.
 --
 -- Parameters: the columns of account_of() with these names, and:
 --
+-- - added: the requested amount.
 -- - full_windows: the windows without room, as the API shows them; null when all have room.
 -- - is_too_large: whether a balance would exceed 9223372036854775807.
 -- - drawn: the part that grants pay for.

@@ -2,10 +2,12 @@
 -- scheduled plan is in force from its time on, even before it is written to plan_id. Without a subscription, and for a
 -- null user: the default plan and calendar months. Always one row.
 --
--- This is the one place that decides which plan counts. One SELECT, not STRICT and without SET, so that the planner
+-- This is the one place that decides which plan counts now. emit_plan_change() applies the rule to a row that was just
+-- replaced, and ledger/src/control/sql/apply_scheduled.sql writes the scheduled plan. One SELECT, not STRICT and without SET, so that the planner
 -- inlines it into the statement that joins it.
 -- Cost: two look-ups by key.
--- Callers: period_start_of, plan_of, tier_of; statements of ledger/src.
+-- Callers: period_start_of, plan_of, tier_of; ledger/src/control/sql/plan_status.sql, ledger/src/control/sql/set_plan.sql,
+-- ledger/src/control/sql/usage_by_period.sql, ledger/src/reconciliation/sql/clean_finished.sql and keep_finished.sql.
 CREATE OR REPLACE FUNCTION subscription_of(of_user uuid, at timestamptz)
 RETURNS TABLE (plan_id uuid, anchor timestamptz)
 LANGUAGE sql STABLE ROWS 1 AS $$

@@ -1,4 +1,4 @@
--- A subject as a UUID, in any spelling; null for any other text.
+-- A subject as a UUID, in any spelling; null for any other text. Rust: policy/src/subject.rs (uuid).
 -- Cost: no table.
 -- Callers: weir_holder, weir_submit.
 CREATE OR REPLACE FUNCTION uuid_of_subject(subject text) RETURNS uuid

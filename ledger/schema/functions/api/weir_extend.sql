@@ -12,7 +12,8 @@
 -- | `over_quota`, `too_large` | as for `weir_submit`. Nothing was changed |
 -- | `fenced_out` | this attempt is no longer the current one. Nothing was changed |
 --
--- Errors: 22023 for invalid arguments; 25000 for another isolation level than READ COMMITTED.
+-- Errors: 22023 for invalid arguments; 25000 for another isolation level than READ COMMITTED; P0001 when the user's
+-- plan has no limits for the job's meter.
 --
 -- Cost: one lookup per window. It locks the user's account until the transaction ends: use a short transaction.
 --

@@ -13,7 +13,7 @@
 -- | `cancelled` | the job was cancelled. Nothing is charged |
 -- | `fenced_out` | this attempt is no longer the current one. Nothing was changed |
 --
--- Errors: 22023 for invalid arguments; 25000 for another isolation level than READ COMMITTED.
+-- Errors: as `weir_complete`.
 --
 -- Cost: as `weir_complete`, with the same lock.
 --

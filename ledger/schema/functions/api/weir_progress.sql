@@ -11,7 +11,8 @@
 --
 -- Errors: 22023 for invalid arguments.
 --
--- Cost: one update by key, and at most each second one more. It locks only this job's reservation.
+-- Cost: one update by key, and at most each second one more. It locks this job's reservation, and
+-- at most each second the worker's row in `processes`.
 --
 -- Callers: other languages, as role weir_worker. The body of this rule for handlers that answer later is
 -- ledger/src/attempts/sql/record_progress.sql.

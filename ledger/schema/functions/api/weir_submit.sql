@@ -26,13 +26,15 @@
 -- | `key_reused` | `idempotency_key` belongs to another submission. Nothing was written |
 --
 -- Errors: 22023 for invalid arguments. 22003 for a number in a `unique_by` member that no double can hold (1e400).
--- 25000 for another isolation level than READ COMMITTED. A `unique_by` member may be nested 100 levels deep.
+-- 25000 for another isolation level than READ COMMITTED. P0001 when the user's plan has no limits for the service's
+-- meter. A `unique_by` member may be nested 100 levels deep.
 --
 -- Cost: some ten lookups by key and five writes. It locks the user's account for the service's meter until the
 -- transaction ends, so the user's other submissions and settlements wait.
 --
--- Callers: other languages, as role weir_submitter. Rust decides the same in ledger/src/reservation/decide.rs, for
--- groups; native/tests/suite/differential.rs holds the two equal.
+-- Callers: other languages, as role weir_submitter. Rust decides the same in ledger/src/reservation/decide.rs and
+-- policy/src/admission.rs, for groups; native/tests/suite/differential.rs holds the two equal. The states in which a
+-- unique key counts are LIVE_STATES of ledger/src/unique_key.rs.
 CREATE OR REPLACE FUNCTION weir_submit(subject text, service text, args jsonb, amount bigint DEFAULT NULL, options jsonb DEFAULT '{}',
                             OUT outcome text, OUT job_id bigint, OUT quota jsonb)
 LANGUAGE plpgsql SECURITY DEFINER

@@ -1,5 +1,6 @@
--- Trigger: makes sure that every window with a limit is counted. It is counted in every plan, so that usage is known
--- after a change of plan. Runs once before the rows, to take a lock: each writer must see the limits of others.
+-- Trigger of plan_limits: makes sure that every window with a limit is counted. It is counted in every plan, so that
+-- usage is known after a change of plan. Runs once before the rows, to take a lock: each writer must see the limits of
+-- others.
 -- Cost: a scan of plan_limits, which has one row for each plan and meter.
 CREATE OR REPLACE FUNCTION count_limited_windows() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT

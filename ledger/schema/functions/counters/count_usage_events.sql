@@ -1,5 +1,6 @@
--- Trigger: keeps used equal to the usage events that operators, imports and other programs write. Weir's own
--- transactions update the counters themselves and set weir.counters to kept.
+-- Trigger of usage_events: keeps used equal to the usage events that operators, imports and other programs write.
+-- Weir's own transactions update the counters themselves and set weir.counters to kept.
+-- Errors: 23503 for a name that is not a meter.
 -- Cost: one look-up and one write for each account and window of the statement's rows. Waits for the locks of their
 -- holders.
 CREATE OR REPLACE FUNCTION count_usage_events() RETURNS trigger LANGUAGE plpgsql

@@ -1,4 +1,5 @@
--- Trigger: gives a new plan limits for every meter, and copies a changed ..._monthly_limit to plan_limits.
+-- Trigger of subscription_plans: gives a new plan limits for every meter, and copies a changed ..._monthly_limit to
+-- plan_limits.
 -- Cost: one write a meter.
 CREATE OR REPLACE FUNCTION follow_monthly_limits() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT

@@ -1,4 +1,4 @@
--- Trigger: the log is append-only. Refuses (P0001) every change and deletion.
+-- Trigger of admin_log: the log is append-only. Refuses (P0001) every change and deletion.
 -- Cost: no table.
 CREATE OR REPLACE FUNCTION refuse_log_changes() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT

@@ -1,5 +1,5 @@
--- Trigger: copies a changed plan_limits.month to the plan's ..._monthly_limit at once. If the column lagged behind,
--- setting it to its old value would have no effect.
+-- Trigger of plan_limits: copies a changed plan_limits.month to the plan's ..._monthly_limit at once. If the column
+-- lagged behind, setting it to its old value would have no effect.
 -- Cost: one look-up in the system catalogue, one write.
 CREATE OR REPLACE FUNCTION write_monthly_limit() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT

@@ -1,4 +1,4 @@
--- Trigger: an override with a lower limit may reach thresholds at once.
+-- Trigger of limit_overrides: an override with a lower limit may reach thresholds at once.
 -- Cost: as emit_thresholds().
 CREATE OR REPLACE FUNCTION emit_override_thresholds() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT

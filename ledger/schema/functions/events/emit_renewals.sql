@@ -1,7 +1,7 @@
 -- Emits quota.renewed for ended windows in which a threshold was reached, and deletes their rows. Handles at most 1000
 -- per call and returns the number. Only one caller may run at a time.
 -- Cost: one look-up by index when no window has ended; else one account_of() a window.
--- Callers: maintenance.
+-- Callers: ledger/src/control/webhooks.rs.
 CREATE OR REPLACE FUNCTION emit_renewals() RETURNS bigint LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$

@@ -1,4 +1,4 @@
--- Trigger: emits the thresholds that new usage reaches.
+-- Trigger of quota_balances: emits the thresholds that new usage reaches.
 -- Cost: as emit_thresholds(), only with a subscriber.
 CREATE OR REPLACE FUNCTION emit_usage() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT

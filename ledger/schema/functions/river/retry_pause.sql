@@ -1,5 +1,5 @@
 -- The seconds until the next attempt: by the service's retry policy, else River's, spread by 10 %.
--- errors: how many attempts failed before this one. Rust computes the same in native/src/config/retry.rs.
+-- errors: how many attempts failed before this one. Rust computes the same in native/src/work/retry.rs.
 -- Cost: a scan of weir_services, which has one row a service.
 -- Callers: fail_attempt.
 CREATE OR REPLACE FUNCTION retry_pause(job_kind text, errors int) RETURNS double precision

@@ -1,6 +1,7 @@
 -- The unique key of the holder's job by these members of its arguments; null when a member is missing or no members are
 -- given.
--- Errors: 22023 for a member that is nested more than 100 deep. Rust: ledger/src/unique_key.rs.
+-- Errors: 22023 for a member that is nested more than 100 deep; 22003 for a number that is larger than any double.
+-- Rust: ledger/src/unique_key.rs.
 -- Cost: no table.
 -- Callers: weir_submit.
 CREATE OR REPLACE FUNCTION unique_key_of(holder uuid, kind text, args jsonb, members text[]) RETURNS bytea

@@ -1,5 +1,8 @@
 -- Deletes the reservation of an ended job and charges `used` of it; null charges all of it. The caller holds the lock
--- of of_holder and passes the slot on. A job is charged once: a second call charges 0.
+-- of of_holder and passes the slot on. A job is charged once: a second call charges 0. The body of this rule for groups
+-- is ledger/src/settlement/changes.rs with charge.sql, update_balances.sql and settle_draws.sql of
+-- ledger/src/settlement/sql/. Rust computes the overage and the part of grants in policy/src/admission.rs
+-- (charged_overage) and policy/src/grants.rs (charged_to_grants).
 -- Errors: 40001 when another transaction moved the job to another holder meanwhile.
 -- Cost: one delete, one insert, one look-up and one write a window; two writes more for a job that drew on grants.
 -- Callers: end_reservation.

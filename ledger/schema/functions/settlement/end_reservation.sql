@@ -1,5 +1,6 @@
 -- Deletes the reservation of an ended job, charges `used` of it, and promotes the holder's next parked jobs. The caller
 -- holds the lock of of_holder. Returns the charge.
+-- Errors: 40001 as charge_reservation().
 -- Cost: as charge_reservation() and pass_on_slots().
 -- Callers: weir_complete, fail_attempt.
 CREATE OR REPLACE FUNCTION end_reservation(job bigint, of_holder uuid, is_completed boolean, used bigint) RETURNS bigint

@@ -1,4 +1,4 @@
--- Trigger: deletes a deleted user's reservations, which frees their slots.
+-- Trigger of users: deletes a deleted user's reservations, which frees their slots.
 -- Cost: one index range a user, and the counting triggers.
 CREATE OR REPLACE FUNCTION end_reservations_of_users() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT

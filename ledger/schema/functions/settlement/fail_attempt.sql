@@ -1,6 +1,7 @@
 -- Records a failed attempt as River does, and frees its slot. weir_fail() for jobs of any kind. A job that retries keeps
 -- its quota. The body of that rule for attempts that River's client recorded is ledger/src/settlement/sql/release.sql.
--- Errors: 22023 for an invalid retry_at; 25000 for another isolation level than READ COMMITTED.
+-- Errors: 22023 for an invalid retry_at; 25000 for another isolation level than READ COMMITTED; 40001 as
+-- charge_reservation().
 -- Cost: some six look-ups by key and three writes. Waits for the account's lock.
 -- Callers: weir_fail; ledger/src/attempts/outstanding.rs.
 CREATE OR REPLACE FUNCTION fail_attempt(job_id bigint, attempt int, error text, retry_at timestamptz, OUT outcome text)

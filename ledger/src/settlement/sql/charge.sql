@@ -1,4 +1,4 @@
--- Inserts one usage event per charged job. Parameters:
+-- Inserts one usage event per charged job. charge_reservation() does this for SQL callers. Parameters:
 --
 -- - $1 to $5: user ids, meters, amounts, job ids, periods.
 -- - $6: the windows other than the month.

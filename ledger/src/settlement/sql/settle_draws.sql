@@ -1,5 +1,5 @@
 -- Settles the grants' part of ended jobs. Runs after the charges and balances were written. The holders are locked, so
--- their balances and usage events stay at their places (ctid).
+-- their balances and usage events stay at their places (ctid). charge_reservation() does this for SQL callers.
 -- Parameters: $1 jobs, $2 charged to grants, $3 returned to grants, $4 user ids, $5 meters, $6 periods.
 WITH ended AS MATERIALIZED (
     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::uuid[], $5::usage_event_type[], $6::timestamptz[])

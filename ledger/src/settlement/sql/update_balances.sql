@@ -1,6 +1,6 @@
 -- Adds charges to balances and subtracts ended reservations. The holders are locked, so a balance stays at its place
--- (ctid). Parameters, with distinct windows: $1 user ids, $2 meters, $3 spans, $4 starts of windows, $5 reserved, $6
--- charged.
+-- (ctid). charge_reservation() does this for SQL callers.
+-- Parameters, with distinct windows: $1 user ids, $2 meters, $3 spans, $4 starts of windows, $5 reserved, $6 charged.
 UPDATE quota_balances b
 SET reserved = b.reserved - d.reserved, used = b.used + d.charged, changes = b.changes + 1
 FROM (

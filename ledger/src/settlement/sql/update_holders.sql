@@ -1,4 +1,5 @@
 -- Frees slots of holders without parked jobs. The caller holds the holders' locks, so a row stays at its place (ctid).
+-- pass_on_slots() does this for SQL callers.
 -- Parameters: $1 holders, $2 meters, $3 slots, $4 no longer parked; distinct pairs.
 UPDATE holders h
 SET slots_in_use = h.slots_in_use - d.slots, parked = h.parked - d.parked, changes = h.changes + 1
