@@ -1,4 +1,6 @@
-//! A TCP proxy on loopback in front of PostgreSQL. It delays everything, as a network does, and counts messages.
+//! A TCP proxy on loopback in front of PostgreSQL. It delays everything, as a network does, and counts messages. It runs
+//! on threads, so that it adds nothing to the measurement. `native/tests/suite/common/proxy.rs` cuts single connections
+//! of a test, and `tests/drills/proxy.ts` fails those of a whole stack.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

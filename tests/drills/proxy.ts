@@ -1,6 +1,11 @@
 import { createServer, connect as dial, type Socket } from "node:net";
 import { host } from "../../scripts/lib/ports.ts";
 
+/*
+ * A proxy in front of PostgreSQL for drills, which start Weir as processes from TypeScript. `bench/src/proxy.rs` delays
+ * and counts for benchmarks, and `native/tests/suite/common/proxy.rs` cuts connections inside a Rust test.
+ */
+
 /** As Weir's connections send it, and as drivers of other languages do. */
 const commits = [Buffer.from("COMMIT\0"), Buffer.from("commit\0")];
 

@@ -44,8 +44,9 @@ const DRIFTED_COUNTERS: &str = include_str!("sql/i6_counters.sql");
 /// The first column of each query is a text per violation. All queries have these parameters:
 ///
 /// - $1: the maximum number ([`MAX_SHOWN`]; NULL for all).
-/// - $2: the slot limits of the tiers and of a client address.
-/// - $3: the grace in seconds.
+/// - $2 and $3: the plans with configured slots, and those slots; both NULL when fairness is off.
+/// - $4: the slots of a client address.
+/// - $5: the grace in seconds ([`GRACE`]).
 const CHECKS: [(&str, &str, &str); 15] = [
     (
         "I1",

@@ -1,4 +1,5 @@
-//! A proxy in front of PostgreSQL that fails like networks and poolers.
+//! A proxy in front of PostgreSQL that fails like networks and poolers, inside the process of the test. `bench/src/proxy.rs`
+//! delays and counts instead, and `tests/drills/proxy.ts` fails the connections of a whole stack.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
