@@ -97,9 +97,12 @@ pub(super) fn settings() -> String {
     )
 }
 
-/// The script for a database in this state. It has the statements of [`super::migrate_to`] in one transaction, with
-/// these differences: it creates the record with the other tables, so that it locks only an existing one; it does not
-/// try again after a lock timeout; and it neither reports nor refuses rights that it could not revoke.
+/// The script for a database in this state. It has the statements of [`super::migrate_to`] with three
+/// differences:
+///
+/// - It creates the record with the other tables, so it locks only an existing record.
+/// - It does not try again after a lock timeout.
+/// - It neither reports nor refuses rights that it could not revoke.
 pub(super) async fn of(
     database: &Database,
     client: &Client,

@@ -2,8 +2,9 @@
 -- scheduled plan is in force from its time on, even before it is written to plan_id. Without a subscription, and for a
 -- null user: the default plan and calendar months. Always one row.
 --
--- This is the one place that decides which plan counts now. emit_plan_change() applies the rule to a row that was just
--- replaced, and ledger/src/control/sql/apply_scheduled.sql writes the scheduled plan. One SELECT, not STRICT and without SET, so that the planner
+-- This is the one place that decides which plan counts now. Two places have parts of the rule: emit_plan_change() for a
+-- replaced row, and ledger/src/control/sql/apply_scheduled.sql, which writes the scheduled plan.
+-- One SELECT, not STRICT and without SET, so that the planner
 -- inlines it into the statement that joins it.
 -- Cost: two look-ups by key.
 -- Callers: period_start_of, plan_of, tier_of; ledger/src/control/sql/plan_status.sql, ledger/src/control/sql/set_plan.sql,

@@ -1,4 +1,4 @@
--- The state of a job whose attempt failed or was lost: cancelled when its cancellation was requested, discarded without
+-- The state of a job after a failed or lost attempt: cancelled when its cancellation was requested, discarded without
 -- attempts left, else the state `again`.
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
