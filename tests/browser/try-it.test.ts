@@ -61,7 +61,7 @@ describe("the page for an anonymous visitor", () => {
 
     await choose("large_test.go", Buffer.alloc(300 * 1024, "a"));
     await alert.getByText("The submission is too large").waitFor();
-    await alert.getByText("at most 256 KiB; this one has 300.").waitFor();
+    await alert.getByText("The limit is 256 KiB per submission; this one has 300 KiB.").waitFor();
     await choose("logo_test.go", Buffer.from([0x89, 0x50, 0x4e, 0x47]));
     await alert.getByText("logo_test.go is not text").waitFor();
     await choose("nul_test.go", Buffer.from("package a\0"));
