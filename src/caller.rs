@@ -7,7 +7,7 @@ use crate::context::RequestContext;
 use crate::credential_headers::{bearer, cookie, is_service_key};
 use crate::jwks;
 
-/// Whoever sends a service key here has the wrong address, and had better know: it has left the backend.
+/// A service key at the edge has the wrong address. Its owner must know, because it has left the backend.
 pub(crate) const SERVICE_KEY: TokenError =
     TokenError::Malformed("it is a service key, which is for the origin alone");
 
@@ -88,12 +88,12 @@ pub(crate) async fn credentials(
 /// The user of a token, or the reason to refuse it.
 ///
 /// # Errors
-/// When only keys that the edge does not have could tell.
+/// When the token needs keys that the edge does not have.
 async fn verify(context: &RequestContext<'_>, token: &str) -> Result<Result<User, TokenError>, Unverifiable> {
     let config = context.config;
     let now = clock::now_ms();
     let verified_by = |keys: &Keys| token::verify(keys, token, &config.expected, now / 1000);
-    // What the shared secret verifies does not wait for the issuer.
+    // A token that the shared secret verifies does not wait for the issuer.
     let verified = verified_by(&config.token_keys);
     let (Err(TokenError::UnknownKey), Some(url)) = (&verified, &config.jwks_url) else {
         return Ok(verified);

@@ -40,7 +40,7 @@ pub(crate) struct Config {
     pub(crate) users: Option<Limits>,
     /// The routes of the origin.
     pub(crate) routes: Routes,
-    /// What happens to requests that match none.
+    /// The treatment of requests that match none.
     pub(crate) unmatched: Unmatched,
     /// Whether denials are enforced or only reported.
     pub(crate) mode: EnforcementMode,
@@ -48,13 +48,13 @@ pub(crate) struct Config {
     pub(crate) shards: u32,
     /// How long to wait for a counting object, and then for the native limiter, in milliseconds.
     pub(crate) counter_timeout_ms: u32,
-    /// What to do with a submission when neither counting object nor native limiter can decide.
+    /// The fallback for a submission when neither counting object nor native limiter can decide.
     pub(crate) counter_fallback: CounterFallback,
     /// Which header has the client's address.
     pub(crate) client_ip_source: ClientIpSource,
-    /// Addresses whose anonymous requests are not limited.
+    /// Addresses without limits for anonymous requests.
     pub(crate) allow: Ranges,
-    /// Addresses whose requests are refused.
+    /// Addresses that are refused.
     pub(crate) deny: Ranges,
     /// The length of the IPv6 prefix that anonymous requests are counted by, in bits.
     pub(crate) ipv6_prefix: u32,
@@ -62,7 +62,7 @@ pub(crate) struct Config {
     pub(crate) identity_headers: IdentityHeaders,
     /// Which pages of other origins may read responses.
     pub(crate) allowed_origins: AllowedOrigins,
-    /// What these pages may send and read.
+    /// The headers and methods that these pages may send and read.
     pub(crate) cors_fields: CorsFields,
     /// The cookie that carries a user's token.
     pub(crate) token_cookie: CookieName,
@@ -98,7 +98,7 @@ pub(crate) enum EnforcementMode {
     Shadow,
 }
 
-/// What happens to requests that match no route.
+/// The treatment of requests that match no route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unmatched {
     /// The page's files answer them.
@@ -109,7 +109,7 @@ pub(crate) enum Unmatched {
     Forward(Box<Route>),
 }
 
-/// What to do with a submission that cannot be counted.
+/// The fallback for a submission that cannot be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CounterFallback {
     /// Refuse it with 503.
@@ -425,7 +425,7 @@ impl Reader<'_> {
         Some(audiences)
     }
 
-    /// Claims that tokens must have, besides those with their own settings.
+    /// Claims that tokens must have, in addition to those with their own settings.
     fn required_claims(&mut self) -> Vec<RequiredClaim> {
         const NAME: &str = "JWT_REQUIRED_CLAIMS";
         let Some(claims) = self.texts(NAME) else {
@@ -443,7 +443,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Registered claims other than `sub` say nothing of who it is.
+    /// Registered claims other than `sub` do not identify a user.
     fn holder_claim(&mut self) -> Option<String> {
         let name = self.text("HOLDER_CLAIM").filter(|name| name != "sub")?;
         if ["iss", "aud", "exp", "nbf", "iat", "jti"].contains(&name.as_str()) {

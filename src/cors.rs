@@ -6,7 +6,7 @@ use http::Uri;
 use thiserror::Error;
 use weir_policy::header::is_name;
 
-/// The origins whose pages may read responses.
+/// The origins of pages that may read responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AllowedOrigins {
     /// Any origin, but without the browser's cookies: a page must send a bearer token, which it only has if it was
@@ -16,7 +16,7 @@ pub(crate) enum AllowedOrigins {
     Listed(Vec<String>),
 }
 
-/// What is no origin of pages.
+/// The text is not an origin of pages.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "`{0}` is not an origin; expected `*` alone, or scheme and host such as `https://app.example.com` or `https://*.example.com`"
@@ -90,7 +90,7 @@ fn exact(text: &str) -> Option<String> {
     Some(origin.to_ascii_lowercase())
 }
 
-/// What a page may do.
+/// A page's rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
     /// Read responses.
@@ -100,7 +100,7 @@ pub(crate) struct Access {
 }
 
 impl AllowedOrigins {
-    /// What a page of `origin` (the header's value) may do.
+    /// The rights of a page of `origin`, the header's value.
     pub(crate) fn access(&self, origin: &str) -> Access {
         match self {
             Self::Any => Access {

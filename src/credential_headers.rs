@@ -1,4 +1,4 @@
-//! Tokens in the headers of a request, as anybody may write them.
+//! Tokens in the headers of a request. Anyone may write them.
 
 use std::str::FromStr;
 
@@ -43,7 +43,7 @@ pub(crate) fn is_service_key(token: &str) -> bool {
 }
 
 /// The token in a `Cookie` header. Two cookies of the name count as none: a sibling subdomain may have set one of them,
-/// and the header does not say which.
+/// and the header does not show which.
 pub(crate) fn cookie<'a>(cookies: &'a str, name: &CookieName) -> Option<&'a str> {
     let mut tokens = cookies
         .split(';')

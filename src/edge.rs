@@ -151,7 +151,7 @@ impl Handled {
     }
 }
 
-/// Sends requests that match a route to the origin, and the others where the configuration says.
+/// Sends requests that match a route to the origin, and the others as UNMATCHED sets.
 async fn route(
     context: &RequestContext<'_>,
     request: &Request,
@@ -224,7 +224,7 @@ fn not_found(context: &RequestContext<'_>, origin: Option<&str>) -> Result<Handl
     )
 }
 
-/// What the edge reads of a request to the API.
+/// The parts of an API request that the edge reads.
 #[derive(Debug)]
 struct ApiRequest<'a> {
     route: &'a Route,

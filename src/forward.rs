@@ -29,7 +29,7 @@ struct Filters {
     to_client: HeaderFilter,
 }
 
-/// Calls `use_filters` with the isolate's filters, whose configuration does not change.
+/// Calls `use_filters` with the isolate's filters. Their configuration does not change.
 fn with_filters<R>(config: &Config, use_filters: impl FnOnce(&Filters) -> R) -> R {
     FILTERS.with(|filters| {
         use_filters(filters.get_or_init(|| {

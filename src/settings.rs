@@ -60,7 +60,7 @@ pub(crate) const SETTINGS: [&str; 43] = [
 /// The settings that may be bindings of the Secrets Store.
 pub(crate) const SECRETS: [&str; 2] = ["EDGE_SECRET", "JWT_SECRET"];
 
-/// Settings whose names are common elsewhere. Other code in the same Worker may have a variable of nearly the same name.
+/// Settings with names that are common elsewhere. Other code in the same Worker may have a variable of nearly the same name.
 const COMMON: [&str; 20] = [
     "ACCESS_LOG",
     "ALLOW",
@@ -256,7 +256,7 @@ impl<'a> Reader<'a> {
             .ok()
     }
 
-    /// Reports variables that are no settings and whose names are close to one: they would have no effect.
+    /// Reports variables with names close to that of a setting. They would have no effect.
     pub(crate) fn misspelt(&mut self) {
         for (name, value) in self.variables {
             let is_empty = value.as_str().is_some_and(|text| text.trim().is_empty());

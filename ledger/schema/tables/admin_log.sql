@@ -12,7 +12,7 @@ CREATE TABLE admin_log (
 );
 
 COMMENT ON TABLE admin_log IS
-    'What operators and billing changed. Rows are only added, never changed or deleted.';
+    'The changes by operators and billing. Rows are only added, never changed or deleted.';
 COMMENT ON COLUMN admin_log.id IS
     'Follows the order of commits, so a reader that continues after an id misses no row.';
 COMMENT ON COLUMN admin_log.at IS

@@ -10,12 +10,12 @@ CREATE TABLE admin_requests (
 COMMENT ON TABLE admin_requests IS
     'Answers of /admin requests that had an Idempotency-Key, so that a repeated request changes nothing.';
 COMMENT ON COLUMN admin_requests.holder IS
-    'The user whose account the request changed.';
+    'The user of the changed account.';
 COMMENT ON COLUMN admin_requests.idempotency_key IS
     'The caller''s Idempotency-Key.';
 COMMENT ON COLUMN admin_requests.request IS
-    'What was asked; another request with the same key is refused.';
+    'The request. Another request with the same key is refused.';
 COMMENT ON COLUMN admin_requests.answer IS
-    'What was answered.';
+    'The response.';
 COMMENT ON COLUMN admin_requests.created_at IS
     'When the request was first made.';

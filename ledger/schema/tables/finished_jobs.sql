@@ -22,7 +22,7 @@ COMMENT ON TABLE finished_jobs IS
 COMMENT ON COLUMN finished_jobs.job_id IS
     'The job''s id in river_job.';
 COMMENT ON COLUMN finished_jobs.user_id IS
-    'The user whose job it was.';
+    'The job''s user.';
 COMMENT ON COLUMN finished_jobs.kind IS
     'River''s kind of the job.';
 COMMENT ON COLUMN finished_jobs.state IS
@@ -40,7 +40,7 @@ COMMENT ON COLUMN finished_jobs.attempted_at IS
 COMMENT ON COLUMN finished_jobs.finalized_at IS
     'When it ended.';
 COMMENT ON COLUMN finished_jobs.error IS
-    'What the owner sees as the error; null for a completed job.';
+    'The error that the owner sees; null for a completed job.';
 COMMENT ON COLUMN finished_jobs.output IS
     'The output; null also when it is in job_outputs.';
 COMMENT ON COLUMN finished_jobs.review_at IS

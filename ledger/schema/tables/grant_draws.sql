@@ -19,8 +19,8 @@ COMMENT ON COLUMN grant_draws.position IS
 COMMENT ON COLUMN grant_draws.grant_id IS
     'The grant.';
 COMMENT ON COLUMN grant_draws.amount IS
-    'What was reserved of the grant.';
+    'The amount reserved of the grant.';
 COMMENT ON COLUMN grant_draws.charged IS
-    'What was charged to the grant; null while the reservation exists.';
+    'The amount charged to the grant; null while the reservation exists.';
 
 CREATE INDEX grant_draws_of_grant ON grant_draws (grant_id);

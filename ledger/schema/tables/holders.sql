@@ -17,7 +17,7 @@ CREATE TABLE holders (
 ) WITH (fillfactor = 70);
 
 COMMENT ON TABLE holders IS
-    'The accounts that jobs count against: a user, or an anonymous client address. One row per meter. Every reservation and settlement locks this row first, so its counters need no lock of their own.';
+    'The accounts that jobs count against: a user, or an anonymous client address. One row per meter. Every reservation and settlement locks this row first, so its counters need no separate lock.';
 COMMENT ON COLUMN holders.holder IS
     'The user''s id, or a UUID derived from the client address.';
 COMMENT ON COLUMN holders.event_type IS

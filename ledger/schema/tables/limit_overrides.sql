@@ -37,7 +37,7 @@ COMMENT ON COLUMN limit_overrides.slots IS
 COMMENT ON COLUMN limit_overrides.expires_at IS
     'Until when the override is in force; null: without end.';
 COMMENT ON COLUMN limit_overrides.changed_at IS
-    'Maintenance promotes parked jobs of holders whose override changed recently.';
+    'Maintenance promotes parked jobs of holders with a recently changed override.';
 
 CREATE INDEX limit_overrides_changed ON limit_overrides (changed_at);
 

@@ -6,7 +6,7 @@ CREATE TABLE meters (
 );
 
 COMMENT ON TABLE meters IS
-    'What is counted. `weir migrate` brings the meters of weir.toml here.';
+    'The thing that is counted. `weir migrate` brings the meters of weir.toml here.';
 COMMENT ON COLUMN meters.name IS
     'The meter''s name.';
 COMMENT ON COLUMN meters.unit IS

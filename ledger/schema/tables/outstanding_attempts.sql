@@ -9,7 +9,7 @@ CREATE TABLE outstanding_attempts (
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE outstanding_attempts IS
-    'Attempts whose handler answers later. The job is in River''s state pending meanwhile, which no River client claims, rescues or ends, so the attempt outlives the process that started it.';
+    'Attempts that answer later. The job is in River''s state pending meanwhile, which no River client claims, rescues or ends, so the attempt outlives the process that started it.';
 COMMENT ON COLUMN outstanding_attempts.job_id IS
     'The job that waits for its answer.';
 COMMENT ON COLUMN outstanding_attempts.claim IS

@@ -42,7 +42,7 @@ COMMENT ON COLUMN plan_limits.minute IS
 COMMENT ON COLUMN plan_limits.slots IS
     'How many jobs of one holder may run at once.';
 COMMENT ON COLUMN plan_limits.counted IS
-    'A bit set of the windows, besides the month, in which the meter is counted because some plan limits it there: 1 day, 2 hour, 4 minute.';
+    'A bit set of the windows other than the month in which the meter is counted because some plan limits it there: 1 day, 2 hour, 4 minute.';
 COMMENT ON COLUMN plan_limits.month_ceiling IS
     'Up to which amount more than the limit is accepted; null: the limit is hard.';
 COMMENT ON COLUMN plan_limits.day_ceiling IS

@@ -34,7 +34,7 @@ COMMENT ON COLUMN quota_reservations.reserved_amount IS
 COMMENT ON COLUMN quota_reservations.job_id IS
     'The job in river_job.';
 COMMENT ON COLUMN quota_reservations.expires_at IS
-    'Renewed while the job lives. Maintenance removes an expired reservation whose job is finished or gone.';
+    'Renewed while the job lives. Maintenance removes an expired reservation if its job is finished or gone.';
 COMMENT ON COLUMN quota_reservations.created_at IS
     'The moment that decided in which windows it counts.';
 COMMENT ON COLUMN quota_reservations.holder IS
@@ -46,13 +46,13 @@ COMMENT ON COLUMN quota_reservations.admitted_at IS
 COMMENT ON COLUMN quota_reservations.parked_at IS
     'Since when it waits for a slot; null when it does not.';
 COMMENT ON COLUMN quota_reservations.windows IS
-    'The windows, besides the month, that the amount counts in, around created_at: 1 day, 2 hour, 4 minute.';
+    'The windows other than the month that the amount counts in, around created_at: 1 day, 2 hour, 4 minute.';
 COMMENT ON COLUMN quota_reservations.from_grants IS
     'How much of reserved_amount was drawn on grants.';
 COMMENT ON COLUMN quota_reservations.due_at IS
     'When the job asks for a slot; null when it has asked already, or asks with its next attempt.';
 COMMENT ON COLUMN quota_reservations.progress IS
-    'What the attempt last reported: attempt, fraction, message.';
+    'The last progress of the attempt: attempt, fraction, message.';
 COMMENT ON COLUMN quota_reservations.overage IS
     'How much of reserved_amount neither the month nor grants had room for.';
 

@@ -24,7 +24,7 @@ COMMENT ON COLUMN quota_thresholds.period_start IS
 COMMENT ON COLUMN quota_thresholds.percent IS
     'The threshold, in percent of the limit.';
 COMMENT ON COLUMN quota_thresholds.used IS
-    'What was used when it was reached.';
+    'The usage when it was reached.';
 COMMENT ON COLUMN quota_thresholds.most IS
     'The limit when it was reached.';
 COMMENT ON COLUMN quota_thresholds.ends_at IS

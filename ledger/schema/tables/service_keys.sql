@@ -19,7 +19,7 @@ COMMENT ON COLUMN service_keys.name IS
 COMMENT ON COLUMN service_keys.secret_hash IS
     'SHA-256 of the key. The key itself is not stored.';
 COMMENT ON COLUMN service_keys.scopes IS
-    'What the key allows: submit, read, admin.';
+    'The operations that the key allows: submit, read, admin.';
 COMMENT ON COLUMN service_keys.created_at IS
     'When it was created.';
 COMMENT ON COLUMN service_keys.expires_at IS

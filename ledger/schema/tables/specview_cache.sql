@@ -11,7 +11,7 @@ CREATE TABLE specview_cache (
 COMMENT ON TABLE specview_cache IS
     'Rendered tests of the sample service, so that the same test in the same language is charged once.';
 COMMENT ON COLUMN specview_cache.holder IS
-    'The account whose job rendered it.';
+    'The account of the job that rendered it.';
 COMMENT ON COLUMN specview_cache.language IS
     'The language of the rendering.';
 COMMENT ON COLUMN specview_cache.test_key IS

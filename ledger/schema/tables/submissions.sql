@@ -25,7 +25,7 @@ COMMENT ON COLUMN submissions.reserved_amount IS
 COMMENT ON COLUMN submissions.idempotency_key IS
     'The caller''s key; null without one, or after 24 hours.';
 COMMENT ON COLUMN submissions.request_hash IS
-    'Tells whether a repeated key came with the same request.';
+    'Shows whether a repeated key came with the same request.';
 COMMENT ON COLUMN submissions.created_at IS
     'When it was submitted.';
 

@@ -20,7 +20,7 @@ CREATE TABLE usage_events (
 );
 
 COMMENT ON TABLE usage_events IS
-    'What was charged, one row per completed job or adjustment.';
+    'The charges, one row per completed job or adjustment.';
 COMMENT ON COLUMN usage_events.id IS
     'The event''s id, which stays the same whenever it is read.';
 COMMENT ON COLUMN usage_events.user_id IS
@@ -40,7 +40,7 @@ COMMENT ON COLUMN usage_events.job_id IS
 COMMENT ON COLUMN usage_events.period_start IS
     'The start of the billing period that it counts in.';
 COMMENT ON COLUMN usage_events.windows IS
-    'The windows, besides the month, that the amount counts in, around reserved_at: 1 day, 2 hour, 4 minute.';
+    'The windows other than the month that the amount counts in, around reserved_at: 1 day, 2 hour, 4 minute.';
 COMMENT ON COLUMN usage_events.reserved_at IS
     'When it was reserved, where a window needs it.';
 COMMENT ON COLUMN usage_events.xid IS

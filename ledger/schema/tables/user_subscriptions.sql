@@ -38,7 +38,7 @@ COMMENT ON COLUMN user_subscriptions.canceled_at IS
 COMMENT ON COLUMN user_subscriptions.created_at IS
     'When it was added.';
 COMMENT ON COLUMN user_subscriptions.updated_at IS
-    'Maintenance promotes parked jobs of users whose plan changed recently.';
+    'Maintenance promotes parked jobs of users with a recently changed plan.';
 COMMENT ON COLUMN user_subscriptions.next_plan_id IS
     'The plan from next_plan_at on. Maintenance copies it to plan_id later.';
 COMMENT ON COLUMN user_subscriptions.next_plan_at IS

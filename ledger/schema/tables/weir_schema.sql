@@ -9,7 +9,7 @@ CREATE TABLE weir_schema (
 );
 
 COMMENT ON TABLE weir_schema IS
-    'What `weir migrate` has applied. One row, or none before the first run has ended.';
+    'The state that `weir migrate` has applied. One row, or none before the first run has ended.';
 COMMENT ON COLUMN weir_schema.one IS
     'Always true: there is one row.';
 COMMENT ON COLUMN weir_schema.release IS

@@ -28,7 +28,7 @@ COMMENT ON COLUMN weir_services.max_attempts IS
 COMMENT ON COLUMN weir_services.unique_by IS
     'Members of the arguments by which an unfinished job of the holder is taken for the same.';
 COMMENT ON COLUMN weir_services.amount IS
-    'What one job reserves; null: amount_member of its arguments, and without that the caller gives it.';
+    'The amount that one job reserves; null: amount_member of its arguments, and without that the caller gives it.';
 COMMENT ON COLUMN weir_services.amount_member IS
     'The member of the arguments that holds the amount.';
 COMMENT ON COLUMN weir_services.retry_base IS

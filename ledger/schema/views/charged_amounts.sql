@@ -9,4 +9,4 @@ JOIN short_windows() w ON u.windows & w.mask <> 0
 WHERE u.windows <> 0;
 
 COMMENT ON VIEW charged_amounts IS
-    'What was charged: one row per usage event and window that it counts in.';
+    'The charges: one row per usage event and window that it counts in.';

@@ -10,4 +10,4 @@ JOIN short_windows() w ON r.windows & w.mask <> 0
 WHERE r.windows <> 0 AND r.user_id IS NOT NULL AND r.period_start IS NOT NULL;
 
 COMMENT ON VIEW reserved_amounts IS
-    'What is reserved: one row per reservation and window that it counts in.';
+    'The reservations: one row per reservation and window that it counts in.';

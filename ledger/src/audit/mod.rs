@@ -100,7 +100,7 @@ const CHECKS: [(&str, &str, &str); 15] = [
     ),
     (
         "I5",
-        "every attempt whose handler answers later is answered or taken back",
+        "every attempt that answers later is answered or taken over",
         include_str!("sql/i5_unanswered.sql"),
     ),
     (

@@ -178,8 +178,8 @@ async fn own_limits(
             let holders: i64 = row.get("holders");
             if holders > 0 {
                 gone.push(format!(
-                    "meter {meter}: no plan limits the {window} any more, but {holders} holder(s) have a limit of their own \
-                     there, such as {}; keep a limit of the {window} in one plan, or delete theirs",
+                    "meter {meter}: {holders} user(s), such as {}, override the limit of the {window}, which no plan has any \
+                     more; keep it in one plan, or delete the overrides",
                     row.get::<_, &str>("example"),
                 ));
             }

@@ -87,7 +87,7 @@ pub async fn test_webhook(client: &mut Client, actor: &str, id: Uuid) -> Result<
         "id": event,
         "type": "webhook.test",
         "timestamp": Timestamp::now(),
-        "data": { "webhook": id, "message": "somebody asked for this test" },
+        "data": { "webhook": id, "message": "this is a test delivery" },
     });
     transaction
         .execute(

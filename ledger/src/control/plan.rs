@@ -288,7 +288,7 @@ async fn earlier_outcome(
         && row.get::<_, &str>("effective") == change.effective.as_str();
     if !is_same {
         return Err(ControlError::Conflict(format!(
-            "the event {} has changed another plan; every event has an id of its own",
+            "the event {} has changed another plan; each event needs a different id",
             change.event_id
         )));
     }

@@ -69,10 +69,8 @@ impl Found {
             }
             (Some(version), River::AsItIs) if version < OLDEST_RIVER => {
                 faults.push(format!(
-                    "River's tables in schema {schema:?} are at version {version}, and Weir needs {OLDEST_RIVER} or \
-                     newer; they may be another program's, so they are brought to {latest} only when asked: run `weir \
-                     migrate --upgrade-river`, or set RIVER_SCHEMA to a schema for a River of Weir's own"
-                ));
+                    "River's tables in schema {schema:?} are at version {version}, and Weir needs {OLDEST_RIVER}; run `weir \
+                     migrate --upgrade-river`, or set RIVER_SCHEMA to another schema if other programs use them"                ));
                 false
             }
             (Some(version), River::Upgrade) => version < latest,
@@ -169,7 +167,7 @@ pub(super) async fn look(
     if row.get("is_prerelease") {
         faults.push(format!(
             "schema {weir:?} has a Weir from before the first release; move its data to a new database as \
-             docs/how-to/upgrade.md says, or drop the schema to start anew"
+             docs/how-to/upgrade.md describes, or drop the schema"
         ));
     } else {
         let taken = taken(client, &weir, applied.as_ref(), schema).await?;

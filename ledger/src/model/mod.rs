@@ -103,7 +103,7 @@ impl Model for Weir {
                     && rows.reserved == held().map(|held| held.amount).sum::<i64>()
                     && rows.used == rows.jobs.iter().map(|job| job.charged).sum::<i64>()
             }),
-            always("nobody's work is thrown away without a reason", |_, world| {
+            always("no work is discarded without a reason", |_, world| {
                 world.wrong != Some(Wrong::Stolen)
             }),
             always(
@@ -121,7 +121,7 @@ impl Model for Weir {
             sometimes("some order: all of several jobs are done", |_, world| {
                 world.rows.jobs.len() > 1 && world.rows.jobs.iter().all(|job| job.state == State::Completed)
             }),
-            sometimes("some order: somebody is refused", |_, world| {
+            sometimes("some order: a submission is refused", |_, world| {
                 world.answers().any(|answer| answer == Answer::Refused)
             }),
         ]

@@ -692,7 +692,7 @@ async fn a_window_with_an_override_cannot_be_removed() {
     };
     assert_eq!(reasons.len(), 1, "{reasons:?}");
     assert!(
-        reasons[0].starts_with("meter renders: no plan limits the hour any more, but 1 holder(s)"),
+        reasons[0].starts_with("meter renders: 1 user(s), such as "),
         "{reasons:?}"
     );
     assert!(reasons[0].contains(&user.to_string()), "{reasons:?}");
