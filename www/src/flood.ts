@@ -106,6 +106,8 @@ class Run implements Tracks {
   readonly recorded = false;
   newcomer: Newcomer | undefined;
   submitting = true;
+  /** Whether the newcomer's jobs are being submitted. */
+  joining = false;
   /** The maximum lag of the server's clock behind the browser's. */
   #skew = Infinity;
   #shownUntil = 0;
@@ -149,7 +151,7 @@ class Run implements Tracks {
 
   get isOver(): boolean {
     const at = this.moment();
-    return !this.submitting && this.weir.isOver(at) && this.shared.isOver(at);
+    return !this.submitting && !this.joining && this.weir.isOver(at) && this.shared.isOver(at);
   }
 }
 
@@ -218,7 +220,7 @@ async function newcomer(): Promise<void> {
   const mine = run;
   if (!mine || !canJoin()) return;
   hideNotice();
-  mine.submitting = true;
+  mine.joining = true;
   showButtons();
   try {
     const token = await developmentToken("free");
@@ -235,14 +237,14 @@ async function newcomer(): Promise<void> {
   } catch (error) {
     showProblem(error, join);
   } finally {
-    mine.submitting = false;
+    mine.joining = false;
     show(mine, mine.moment());
   }
 }
 
 /** A newcomer joins once the flood is submitted, and while some of its jobs remain. */
 function canJoin(): boolean {
-  return run !== undefined && !run.submitting && run.newcomer === undefined && !run.isOver;
+  return run !== undefined && !run.submitting && !run.joining && run.newcomer === undefined && !run.isOver;
 }
 
 /** Starts new pictures and follows the jobs until the pictures show all of them as done. */

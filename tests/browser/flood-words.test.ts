@@ -1,0 +1,119 @@
+import assert from "node:assert/strict";
+import { describe, it, type TestContext } from "node:test";
+import type { Page, Route } from "playwright-core";
+import { openPage } from "./browser.ts";
+import { servePage, site } from "./site.ts";
+
+interface FakeJob {
+  id: number;
+  user: number;
+  created_at: string;
+  status: string;
+  started_at?: string;
+  finished_at?: string;
+}
+
+/** Answers the demonstration's requests. No job runs until the test calls `finish`. */
+class Demonstration {
+  readonly weir: FakeJob[] = [];
+  readonly shared: FakeJob[] = [];
+  /** Called before each submission, with its path. A returned status refuses it. */
+  onSubmission: (path: string) => Promise<number | undefined> = async () => undefined;
+  #users = 0;
+
+  readonly answer = async (route: Route, path: string): Promise<void> => {
+    const request = route.request();
+    if (path === "/api/openapi.json")
+      return route.fulfill({ json: { info: {}, paths: { "/api/dev/shared-queue": {} } } });
+    if (path === "/api/lanes/events") return route.fulfill({ contentType: "text/event-stream", body: lanes });
+    if (path === "/api/dev/token") return route.fulfill({ json: { token: String(this.#users++) } });
+    const user = Number(request.headers().authorization?.slice("Bearer ".length));
+    if (request.method() === "GET") {
+      if (path === "/api/jobs") return route.fulfill({ json: this.weir.filter((job) => job.user === user) });
+      if (path === "/api/dev/shared-queue") return route.fulfill({ json: this.shared });
+      return;
+    }
+    const body = request.postDataJSON();
+    const status = await this.onSubmission(path);
+    if (status !== undefined) return route.fulfill({ status, json: { title: "Refused by the test" } });
+    if (path === "/api/dev/shared-queue") {
+      const jobs = (body.users as number[]).map((each) => this.#create(this.shared, each));
+      return route.fulfill({ json: jobs });
+    }
+    if (path === "/api/jobs/demo/batch") {
+      const jobs = (body as unknown[]).map(() => this.#create(this.weir, user));
+      return route.fulfill({ status: 202, json: { jobs } });
+    }
+    if (path === "/api/jobs/demo") return route.fulfill({ status: 202, json: { job: this.#create(this.weir, user) } });
+  };
+
+  #create(jobs: FakeJob[], user: number): FakeJob {
+    const job = { id: this.weir.length + this.shared.length, user, created_at: time(), status: "queued" };
+    jobs.push(job);
+    return job;
+  }
+
+  finish(jobs: FakeJob[]): void {
+    for (const job of jobs)
+      if (job.status === "queued") Object.assign(job, { status: "completed", started_at: time(), finished_at: time() });
+  }
+}
+
+function time(): string {
+  return new Date().toISOString();
+}
+
+const lane = { oldest_wait_ms: 0, paused: false, queued: 0, running: 0, workers: 3 };
+const service = { parked: 0, priority: lane, default: lane, scheduled: lane };
+const lanes = `event: lanes\ndata: ${JSON.stringify({
+  oldest_wait_ms: 0,
+  parked: 0,
+  services: { demo: service, demo_shared: service },
+})}\n\n`;
+
+/** Records each sentence below the buttons. */
+const watchSentences = `
+  window.sentences = [];
+  addEventListener("DOMContentLoaded", () => {
+    const sentence = document.querySelector("#flood-sentence");
+    new MutationObserver(() => sentences.push(sentence.textContent)).observe(sentence, { childList: true });
+  });
+`;
+
+async function open(
+  t: TestContext,
+): Promise<{ page: Page; demonstration: Demonstration; said: () => Promise<string[]> }> {
+  const { page } = await openPage(t);
+  page.setDefaultTimeout(10_000);
+  const demonstration = new Demonstration();
+  await page.addInitScript(watchSentences);
+  await servePage(page, demonstration.answer);
+  await page.goto(site);
+  await page.getByText("live,").waitFor();
+  const said = (): Promise<string[]> => page.evaluate("sentences");
+  return { page, demonstration, said };
+}
+
+async function pressJoin(page: Page): Promise<void> {
+  await page.locator("#join:not([aria-disabled])").click();
+}
+
+describe("the flood's sentence", () => {
+  it("does not announce the flood again when a newcomer joins", async (t) => {
+    const { page, demonstration, said } = await open(t);
+    await page.getByRole("button", { name: "Flood it" }).click();
+    await page.getByText(/^104 jobs .* Now join with one\.$/).waitFor();
+    const before = (await said()).length;
+    demonstration.onSubmission = async (path) => {
+      await page.waitForTimeout(path === "/api/jobs/demo" ? 400 : 200);
+      return undefined;
+    };
+    await pressJoin(page);
+    await page.getByText(/jobs were waiting when you joined/).waitFor();
+    const after = (await said()).slice(before);
+    assert.deepEqual(
+      after.filter((words) => !/when you joined/.test(words)),
+      [],
+    );
+  });
+});
