@@ -33,7 +33,7 @@ await runMain(async () => {
   });
   await page.getByText("live,").waitFor();
   await page.getByRole("button", { name: "Flood it" }).click();
-  await page.getByText("104 jobs are queued.").waitFor({ timeout: 60_000 });
+  await page.getByText("104 jobs were submitted.").waitFor({ timeout: 60_000 });
   const section = await page.locator("section", { has: page.locator("#flood") }).boundingBox();
   if (!section) throw new Failure("the page has no picture", "look at it in a browser");
 

@@ -5,7 +5,7 @@ import { until } from "../harness/until.ts";
 /** Three users submit 104 jobs from the page, with Weir and to the shared queue. */
 export async function flood(page: Page): Promise<void> {
   await page.getByRole("button", { name: "Flood it" }).click();
-  await page.getByText("104 jobs are queued.").waitFor();
+  await page.getByText("104 jobs were submitted.").waitFor();
 }
 
 /** The same, and a newcomer submits one job while all of those wait. */

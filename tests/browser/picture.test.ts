@@ -139,7 +139,7 @@ describe("the picture", () => {
     while ((await focused()) !== "flood") await page.keyboard.press("Tab");
     await whilePaused(stack.database.sql, async () => {
       await page.keyboard.press("Enter");
-      await page.getByText("104 jobs are queued.").waitFor();
+      await page.getByText("104 jobs were submitted.").waitFor();
       assert.equal(await focused(), "flood");
       await page.keyboard.press("Tab");
       await joins(stack.database.sql, () => page.keyboard.press("Enter"));

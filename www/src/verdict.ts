@@ -1,4 +1,4 @@
-import type { Scene } from "./scene.ts";
+import type { Scene, SceneJob } from "./scene.ts";
 import { type Comparison, inSeconds } from "./scoreboard.ts";
 import { t } from "./text.ts";
 
@@ -28,8 +28,7 @@ const leastWaiting = 3;
 export function sentenceAt(tracks: Tracks, at: number, landed: Landed): string {
   const { weir, shared, submitting, recorded } = tracks;
   const mine = joined(tracks, at);
-  const total = weir.jobs.filter(({ created }) => created <= at).length;
-  if (!mine && submitting) return t("floodStarts");
+  if (!mine && !recorded && (submitting || !isIn(weir, at) || !isIn(shared, at))) return t("floodStarts");
   const words: string[] = [];
   const isOver = !submitting && weir.isOver(at) && shared.isOver(at);
   if (mine) {
@@ -44,7 +43,7 @@ export function sentenceAt(tracks: Tracks, at: number, landed: Landed): string {
         words.push(t("sharedFinished", { time: inSeconds(twin.seconds), place: twin.place }));
     } else words.push(t(isOne ? "youJoinedOne" : "youJoined", values));
   } else if (recorded) words.push(t("recordingStarts"));
-  else if (!isOver) words.push(t("floodIsIn", { total }));
+  else if (!isOver) words.push(t("floodIsIn", { total: flood(weir).length }));
   if (isOver) words.push(t("floodOver", { total: weir.jobs.length }));
   return words.join(" ");
 }
@@ -61,6 +60,16 @@ export function comparisonAt(tracks: Tracks, at: number, landed: Landed): Compar
   // In tenths of a second until then, so that the number is readable.
   const soFar = Math.floor(Math.max(0, Math.min(at, twin.finished ?? Infinity) - twin.created) / 100) / 10;
   return { mine: outcome.seconds, shared: final?.seconds ?? soFar, isFinal: final !== undefined };
+}
+
+/** The jobs of all users except the newcomer, who is the last user. */
+function flood({ jobs, users }: Scene): SceneJob[] {
+  return jobs.filter(({ user }) => user < users.length - 1);
+}
+
+/** Whether a picture shows all jobs of the flood at a moment. */
+function isIn(scene: Scene, at: number): boolean {
+  return flood(scene).every(({ created }) => created <= at);
 }
 
 /** The newcomer's jobs, once the pictures show them, and the number of other waiting jobs at that time. */

@@ -31,7 +31,7 @@ export const english = {
   doneOf: "{done} of {total}",
   floodIdle: "Three customers submit {total} jobs at once, with Weir and in one shared queue. Then you join with one.",
   floodStarts: "Three customers submit their jobs…",
-  floodIsIn: "{total} jobs are queued. Now join with one.",
+  floodIsIn: "{total} jobs were submitted. Now join with one.",
   youJoined: "{n} jobs were waiting when you joined.",
   youJoinedOne: "1 job was waiting when you joined.",
   youFinished: "{n} jobs were waiting when you joined; you finished in {time}, as number {place}.",

@@ -33,7 +33,7 @@ export const korean: Record<Key, string> = {
   floodIdle:
     "고객 셋이 작업 {total}개를 Weir와 공유 대기열 하나에 한꺼번에 제출합니다. 그때 작업 하나로 참여해 보세요.",
   floodStarts: "고객 셋이 작업을 제출하는 중…",
-  floodIsIn: "작업 {total}개가 대기열에 들어왔습니다. 이제 작업 하나로 참여해 보세요.",
+  floodIsIn: "작업 {total}개가 제출되었습니다. 이제 작업 하나로 참여해 보세요.",
   youJoined: "참여했을 때 작업 {n}개가 기다리고 있었습니다.",
   youJoinedOne: "참여했을 때 작업 1개가 기다리고 있었습니다.",
   youFinished: "참여했을 때 작업 {n}개가 기다리고 있었고, 내 작업은 {time} 만에 {place}번째로 끝났습니다.",
