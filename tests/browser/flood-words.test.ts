@@ -9,6 +9,7 @@ interface FakeJob {
   user: number;
   created_at: string;
   status: string;
+  waiting_for: string;
   started_at?: string;
   finished_at?: string;
 }
@@ -48,7 +49,13 @@ class Demonstration {
   };
 
   #create(jobs: FakeJob[], user: number): FakeJob {
-    const job = { id: this.weir.length + this.shared.length, user, created_at: time(), status: "queued" };
+    const job = {
+      id: this.weir.length + this.shared.length,
+      user,
+      created_at: time(),
+      status: "queued",
+      waiting_for: "slot",
+    };
     jobs.push(job);
     return job;
   }
@@ -132,5 +139,22 @@ describe("the flood's sentence", () => {
     demonstration.finish(demonstration.weir.slice(0, 90));
     await page.locator("#weir-stage .done-count").getByText("90 of 104").waitFor();
     assert.equal((await said()).at(-1), done);
+  });
+
+  it("compares nothing when the shared queue is nearly empty", async (t) => {
+    const { page, demonstration } = await open(t);
+    await page.getByRole("button", { name: "Flood it" }).click();
+    await page.getByText(/Now join with one\.$/).waitFor();
+    demonstration.finish(demonstration.shared.slice(0, 102));
+    await page.locator("#shared-stage .done-count").getByText("102 of 104").waitFor();
+    await pressJoin(page);
+    await page.getByText("101 jobs were waiting when you joined.").waitFor();
+    await page.waitForTimeout(500);
+    demonstration.finish(demonstration.weir.slice(104));
+    await page.getByText(/you finished in/).waitFor();
+    demonstration.finish([...demonstration.weir, ...demonstration.shared]);
+    await page.getByText("All 105 jobs are done.").waitFor();
+    assert.doesNotMatch((await page.locator("#flood-sentence").textContent()) ?? "", /shared/);
+    assert.equal(await page.locator("#flood-result strong").count(), 0);
   });
 });

@@ -21,7 +21,7 @@ export interface Tracks {
 /** Whether a job's dot has reached its place among the finished jobs. */
 export type Landed = (track: "weir" | "shared", id: number) => boolean;
 
-/** With fewer jobs waiting, both queues are about equally fast. */
+/** With fewer jobs waiting in either queue, both are about equally fast. */
 const leastWaiting = 3;
 
 /** One or two sentences about the moment that the pictures show. */
@@ -39,7 +39,7 @@ export function sentenceAt(tracks: Tracks, at: number, landed: Landed): string {
       const finished = { ...values, time: inSeconds(outcome.seconds), place: outcome.place };
       words.push(t(isOne ? "youFinishedOne" : "youFinished", finished));
       const twin = landed("shared", mine.shared) ? shared.outcome(mine.shared) : undefined;
-      if (twin && mine.waiting >= leastWaiting)
+      if (twin && mine.isComparable)
         words.push(t("sharedFinished", { time: inSeconds(twin.seconds), place: twin.place }));
     } else words.push(t(isOne ? "youJoinedOne" : "youJoined", values));
   } else if (recorded) words.push(t("recordingStarts"));
@@ -52,7 +52,7 @@ export function sentenceAt(tracks: Tracks, at: number, landed: Landed): string {
 export function comparisonAt(tracks: Tracks, at: number, landed: Landed): Comparison | undefined {
   const { weir, shared } = tracks;
   const mine = joined(tracks, at);
-  if (!mine || mine.waiting < leastWaiting || !landed("weir", mine.weir)) return undefined;
+  if (!mine?.isComparable || !landed("weir", mine.weir)) return undefined;
   const outcome = weir.outcome(mine.weir);
   const twin = shared.job(mine.shared);
   if (!outcome || !twin) return undefined;
@@ -72,8 +72,19 @@ function isIn(scene: Scene, at: number): boolean {
   return flood(scene).every(({ created }) => created <= at);
 }
 
-/** The newcomer's jobs, once the pictures show them, and the number of other waiting jobs at that time. */
-function joined({ weir, newcomer }: Tracks, at: number): (Newcomer & { waiting: number }) | undefined {
+interface Joined extends Newcomer {
+  /** The number of other jobs that waited with Weir when the newcomer joined. */
+  waiting: number;
+  /** Whether enough jobs waited in both queues. */
+  isComparable: boolean;
+}
+
+/** The newcomer's jobs, once the pictures show them. */
+function joined({ weir, shared, newcomer }: Tracks, at: number): Joined | undefined {
   const job = newcomer && weir.job(newcomer.weir);
-  return job && job.created <= at ? { ...newcomer, waiting: weir.waitingBefore(job) } : undefined;
+  if (!job || job.created > at) return undefined;
+  const twin = shared.job(newcomer.shared);
+  const waiting = weir.waitingBefore(job);
+  const isComparable = twin !== undefined && Math.min(waiting, shared.waitingBefore(twin)) >= leastWaiting;
+  return { ...newcomer, waiting, isComparable };
 }
