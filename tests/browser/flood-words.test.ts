@@ -157,4 +157,19 @@ describe("the flood's sentence", () => {
     assert.doesNotMatch((await page.locator("#flood-sentence").textContent()) ?? "", /shared/);
     assert.equal(await page.locator("#flood-result strong").count(), 0);
   });
+
+  it("submits one job of a newcomer whose first try failed", async (t) => {
+    const { page, demonstration } = await open(t);
+    await page.getByRole("button", { name: "Flood it" }).click();
+    await page.getByText(/Now join with one\.$/).waitFor();
+    demonstration.onSubmission = async (path) => (path === "/api/jobs/demo" ? 503 : undefined);
+    await pressJoin(page);
+    await page.getByRole("alert").waitFor();
+    demonstration.onSubmission = async () => undefined;
+    await pressJoin(page);
+    await page.getByText("101 jobs were waiting when you joined.").waitFor();
+    demonstration.finish([...demonstration.weir, ...demonstration.shared]);
+    await page.getByText("All 105 jobs are done.").waitFor();
+    assert.deepEqual([demonstration.weir.length, demonstration.shared.length], [105, 105]);
+  });
 });

@@ -225,15 +225,13 @@ async function newcomer(): Promise<void> {
   try {
     const token = await developmentToken("free");
     mine.tokens[you] = token;
-    const [{ job }, [twin]] = await Promise.all([
-      submit(demo, {}, token),
-      submitShared(mine.id, [you], token).then((jobs) => {
-        mine.takeShared(jobs);
-        return jobs;
-      }),
-    ]);
+    const { job } = await submit(demo, {}, token);
     mine.takeJobs(you, [job]);
-    if (twin) mine.newcomer = { weir: job.id, shared: twin.id };
+    mine.newcomer = { weir: job.id, shared: undefined };
+    // Afterwards, so that a retry after a refused submission adds no second job here.
+    const jobs = await submitShared(mine.id, [you], token);
+    mine.takeShared(jobs);
+    mine.newcomer = { weir: job.id, shared: jobs[0]?.id };
   } catch (error) {
     showProblem(error, join);
   } finally {

@@ -7,7 +7,8 @@ import { t } from "./text.ts";
 /** The newcomer's job in each queue. */
 export interface Newcomer {
   weir: number;
-  shared: number;
+  /** Undefined until the job is submitted there, too. */
+  shared: number | undefined;
 }
 
 export interface Tracks {
@@ -38,9 +39,8 @@ export function sentenceAt(tracks: Tracks, at: number, landed: Landed): string {
     if (outcome) {
       const finished = { ...values, time: inSeconds(outcome.seconds), place: outcome.place };
       words.push(t(isOne ? "youFinishedOne" : "youFinished", finished));
-      const twin = landed("shared", mine.shared) ? shared.outcome(mine.shared) : undefined;
-      if (twin && mine.isComparable)
-        words.push(t("sharedFinished", { time: inSeconds(twin.seconds), place: twin.place }));
+      const twin = mine.twin && landed("shared", mine.twin.id) ? shared.outcome(mine.twin.id) : undefined;
+      if (twin) words.push(t("sharedFinished", { time: inSeconds(twin.seconds), place: twin.place }));
     } else words.push(t(isOne ? "youJoinedOne" : "youJoined", values));
   } else if (recorded) words.push(t("recordingStarts"));
   else if (!isOver) words.push(t("floodIsIn", { total: flood(weir).length }));
@@ -52,9 +52,8 @@ export function sentenceAt(tracks: Tracks, at: number, landed: Landed): string {
 export function comparisonAt(tracks: Tracks, at: number, landed: Landed): Comparison | undefined {
   const { weir, shared } = tracks;
   const mine = joined(tracks, at);
-  if (!mine?.isComparable || !landed("weir", mine.weir)) return undefined;
-  const outcome = weir.outcome(mine.weir);
-  const twin = shared.job(mine.shared);
+  const twin = mine?.twin;
+  const outcome = mine && landed("weir", mine.weir) ? weir.outcome(mine.weir) : undefined;
   if (!outcome || !twin) return undefined;
   const final = landed("shared", twin.id) ? shared.outcome(twin.id) : undefined;
   // In tenths of a second until then, so that the number is readable.
@@ -72,19 +71,21 @@ function isIn(scene: Scene, at: number): boolean {
   return flood(scene).every(({ created }) => created <= at);
 }
 
-interface Joined extends Newcomer {
+interface Joined {
+  /** The id of the job with Weir. */
+  weir: number;
   /** The number of other jobs that waited with Weir when the newcomer joined. */
   waiting: number;
-  /** Whether enough jobs waited in both queues. */
-  isComparable: boolean;
+  /** The job in the shared queue; undefined if too few jobs waited for a comparison. */
+  twin: SceneJob | undefined;
 }
 
 /** The newcomer's jobs, once the pictures show them. */
 function joined({ weir, shared, newcomer }: Tracks, at: number): Joined | undefined {
   const job = newcomer && weir.job(newcomer.weir);
   if (!job || job.created > at) return undefined;
-  const twin = shared.job(newcomer.shared);
   const waiting = weir.waitingBefore(job);
-  const isComparable = twin !== undefined && Math.min(waiting, shared.waitingBefore(twin)) >= leastWaiting;
-  return { ...newcomer, waiting, isComparable };
+  const twin = newcomer.shared === undefined ? undefined : shared.job(newcomer.shared);
+  const isComparable = twin && Math.min(waiting, shared.waitingBefore(twin)) >= leastWaiting;
+  return { weir: job.id, waiting, twin: isComparable ? twin : undefined };
 }
