@@ -172,4 +172,14 @@ describe("the flood's sentence", () => {
     await page.getByText("All 105 jobs are done.").waitFor();
     assert.deepEqual([demonstration.weir.length, demonstration.shared.length], [105, 105]);
   });
+
+  it("is the first one again after a failed flood", async (t) => {
+    const { page, demonstration, said } = await open(t);
+    demonstration.onSubmission = async (path) => (path === "/api/dev/shared-queue" ? 503 : undefined);
+    await page.getByRole("button", { name: "Flood it" }).click();
+    await page.getByRole("alert").waitFor();
+    await page.waitForTimeout(1000);
+    assert.match((await said()).at(-1) ?? "", /^Three customers submit 104 jobs at once/);
+    assert.equal(await page.locator("#weir-stage .done-count").textContent(), "");
+  });
 });

@@ -64,13 +64,7 @@ start.addEventListener("click", () => void begin());
 join.addEventListener("click", () => void newcomer());
 onLanguage(showButtons);
 showButtons();
-setSentence(() => t("floodIdle", { total }));
-for (const [name, board] of Object.entries(boards))
-  board.show(
-    emptyScene(name === "shared"),
-    () => 0,
-    () => {},
-  );
+showIdle();
 
 /** Checks what this server supports. A server without the demonstration shows the recording, once automatically. */
 export async function preparePicture(): Promise<void> {
@@ -81,6 +75,17 @@ export async function preparePicture(): Promise<void> {
   canRun = hasServices && document.paths["/api/dev/shared-queue"] !== undefined;
   showButtons();
   if (!canRun) await replay();
+}
+
+/** Shows the pictures before a flood. */
+function showIdle(): void {
+  setSentence(() => t("floodIdle", { total }));
+  for (const [name, board] of Object.entries(boards))
+    board.show(
+      emptyScene(name === "shared"),
+      () => 0,
+      () => {},
+    );
 }
 
 function emptyScene(shared: boolean, workers = demoWorkers()): Scene {
@@ -207,7 +212,7 @@ async function begin(): Promise<void> {
       canRun = false;
       void replay().catch((error) => showProblem(error, start));
     } else {
-      setSentence(() => t("floodIdle", { total }));
+      showIdle();
       showProblem(error, start);
     }
   } finally {
