@@ -182,4 +182,11 @@ describe("the flood's sentence", () => {
     assert.match((await said()).at(-1) ?? "", /^Three customers submit 104 jobs at once/);
     assert.equal(await page.locator("#weir-stage .done-count").textContent(), "");
   });
+
+  it("changes its language together with the numbers", async (t) => {
+    const { page } = await open(t);
+    await page.getByLabel("Language").selectOption("ko");
+    await page.waitForTimeout(200);
+    assert.deepEqual(new Set(await page.locator(".count").allTextContents()), new Set(["0개 대기"]));
+  });
 });

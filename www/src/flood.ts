@@ -62,7 +62,11 @@ let canRun = true;
 
 start.addEventListener("click", () => void begin());
 join.addEventListener("click", () => void newcomer());
-onLanguage(showButtons);
+onLanguage(() => {
+  showButtons();
+  // The numbers are written with each drawing.
+  for (const board of Object.values(boards)) board.picture.wake();
+});
 showButtons();
 showIdle();
 
