@@ -60,13 +60,13 @@ weir.toml has a [[service]] for each kind of job. It sets the pools, the timeout
 handler: `builtin`, a program (`exec`) or an endpoint (`http`). A [[periodic]] enqueues a job on a
 schedule. Its comments describe every member.";
 
-/// Fair quotas, lanes and slots for a product's API, on River and PostgreSQL.
+/// Fair background jobs for your API.
 #[derive(Parser)]
 #[command(
     name = "weir",
     bin_name = "weir",
     version,
-    about = "Fair quotas, lanes and slots for a product's API, on River and PostgreSQL",
+    about = "Fair background jobs for your API",
     after_help = SETTINGS
 )]
 pub(crate) struct Cli {

@@ -256,10 +256,7 @@ fn completions_and_manual_pages_name_every_command() {
         message(&output)
     };
     let help = weir(&["--help"]);
-    assert_eq!(
-        help.lines().next(),
-        Some("Fair quotas, lanes and slots for a product's API, on River and PostgreSQL")
-    );
+    assert_eq!(help.lines().next(), Some("Fair background jobs for your API"));
     let commands = help
         .split("Commands:\n")
         .nth(1)
