@@ -69,8 +69,9 @@ impl Found {
             }
             (Some(version), River::AsItIs) if version < OLDEST_RIVER => {
                 faults.push(format!(
-                    "River's tables in schema {schema:?} are at version {version}, and Weir needs {OLDEST_RIVER}; run `weir \
-                     migrate --upgrade-river`, or set RIVER_SCHEMA to another schema if other programs use them"                ));
+                    "River's tables in schema {schema:?} are at version {version}, and Weir needs {OLDEST_RIVER} or \
+                     newer; run `weir migrate --upgrade-river`, or set another RIVER_SCHEMA if other programs use them"
+                ));
                 false
             }
             (Some(version), River::Upgrade) => version < latest,
