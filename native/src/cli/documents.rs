@@ -3,17 +3,41 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Command;
+use clap::{Command, ValueHint};
 use clap_complete::Shell;
 
 use super::output::{CommandResult, print};
 
 /// Prints the completions for a shell.
-pub(super) fn completions(mut command: Command, shell: Shell) -> CommandResult {
+pub(super) fn completions(command: Command, shell: Shell) -> CommandResult {
+    let mut command = without_file_names(without_hidden(&command));
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "weir", &mut script);
     print(&String::from_utf8(script)?)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The command without its hidden subcommands, which `clap_complete` would offer.
+fn without_hidden(command: &Command) -> Command {
+    let visible = command.get_subcommands().filter(|below| !below.is_hide_set());
+    Command::new("weir")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(command.get_about().cloned().unwrap_or_default())
+        .args(command.get_arguments())
+        .subcommands(visible)
+}
+
+/// Without a hint, a shell offers file names for every value.
+fn without_file_names(command: Command) -> Command {
+    command
+        .mut_args(|argument| {
+            if argument.get_action().takes_values() && argument.get_value_hint() == ValueHint::Unknown {
+                argument.value_hint(ValueHint::Other)
+            } else {
+                argument
+            }
+        })
+        .mut_subcommands(without_file_names)
 }
 
 /// Writes a manual page for each command.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::Subcommand;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use comfy_table::{Table, presets};
 use jiff::Timestamp;
 use weir::config::Settings;
@@ -21,8 +22,8 @@ pub(crate) enum Key {
         /// Its name, for the log.
         #[arg(long)]
         name: String,
-        /// Its scopes, separated by commas: submit, read, admin.
-        #[arg(long, value_delimiter = ',', required = true)]
+        /// Its scopes, separated by commas.
+        #[arg(long, value_delimiter = ',', required = true, value_parser = scopes())]
         scope: Vec<Scope>,
         /// How long it is valid, such as 90d [default: never expires].
         #[arg(long, value_parser = some_time)]
@@ -78,6 +79,11 @@ impl Key {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Completions and `--help` list the names.
+fn scopes() -> impl TypedValueParser<Value = Scope> {
+    PossibleValuesParser::new(Scope::ALL.map(Scope::as_str)).try_map(|name| name.parse::<Scope>())
 }
 
 /// A duration greater than zero.

@@ -275,7 +275,36 @@ fn completions_and_manual_pages_name_every_command() {
         for command in &commands {
             assert!(script.contains(command), "{shell}: {command}");
         }
+        for hidden in ["check", "manual"] {
+            let offered = match shell {
+                "bash" => format!("weir,{hidden})"),
+                "zsh" => format!("({hidden})"),
+                "fish" => format!(" -a \"{hidden}\""),
+                _ => format!("'weir;{hidden}'"),
+            };
+            assert!(!script.contains(&offered), "{shell}: {offered}");
+        }
     }
+    // Only the values that are files or folders complete to file names.
+    let script = weir(&["completions", "bash"]);
+    let options = regex::Regex::new(r"(--[a-z-]+)\)\s+COMPREPLY=\((.*)\)").unwrap();
+    let values: Vec<_> = options
+        .captures_iter(&script)
+        .map(|found| (found[1].to_owned(), found[2].to_owned()))
+        .collect();
+    for (option, value) in &values {
+        assert_eq!(
+            value.contains("compgen -f"),
+            option == "--to",
+            "{option}: {value}"
+        );
+    }
+    assert!(
+        values
+            .iter()
+            .any(|(option, value)| option == "--scope" && value.contains("submit read admin")),
+        "{values:?}"
+    );
     let folder = std::env::temp_dir().join(format!("weir-manual-{}", std::process::id()));
     weir(&["manual", "--to", folder.to_str().unwrap()]);
     for command in &commands {
