@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::Value;
+use tokio_postgres::Client;
 use uuid::Uuid;
 use weir::api::admin::holder_view;
 use weir::config::Settings;
@@ -13,6 +14,7 @@ use weir_ledger::control::{
     self, Effective, NotApplied, Override, PaidPeriod, Person, PlanChange, WantedGrant,
 };
 use weir_ledger::holder::Holders;
+use weir_ledger::read::usage::usage;
 use weir_policy::span::Span;
 use weir_policy::subject::Subject;
 
@@ -182,6 +184,17 @@ impl Action {
     }
 }
 
+/// The meter and its unit, which is a plural: a number in front of it would be wrong for 1.
+///
+/// If the query fails, the name alone, because the change that is reported is already committed.
+async fn meter_text(client: &Client, person: &Person, meter: &str) -> String {
+    let meters = usage(client, person.id)
+        .await
+        .map_or_else(|_| Vec::new(), |usage| usage.meters);
+    let found = meters.into_iter().find(|of| of.meter.as_str() == meter);
+    found.map_or_else(|| meter.to_owned(), |of| user_text::meter(meter, &of.unit))
+}
+
 /// Prints a value as JSON or as text.
 fn shown(value: &Value, json: bool, text: impl Fn(&Value) -> String) -> CommandResult {
     if json {
@@ -298,7 +311,11 @@ impl User {
                 };
                 let given = control::grant(client, &actor, &person, &wanted, key.as_deref()).await?;
                 let before = if given.repeated { ", granted before" } else { "" };
-                format!("grant {} of {} {meter}{before}", given.made.id, given.made.amount)
+                let meter = meter_text(client, &person, &meter).await;
+                format!(
+                    "{meter}: granted {} (grant {}){before}",
+                    given.made.amount, given.made.id
+                )
             }
             Action::Adjust {
                 meter,
@@ -310,7 +327,8 @@ impl User {
                 let key = key.as_deref();
                 let booked = control::adjust(client, &actor, &person, &meter, amount, &reason, key).await?;
                 let before = if booked.repeated { ", booked before" } else { "" };
-                format!("{} of {meter} used in this period{before}", booked.made.used)
+                let meter = meter_text(client, &person, &meter).await;
+                format!("{meter}: {} used in this period{before}", booked.made.used)
             }
             Action::Cancel { reason, .. } => {
                 let cancelled = control::cancel_waiting(client, &actor, &person, reason.as_deref()).await?;

@@ -19,7 +19,7 @@ pub(super) fn holder(view: &Value) -> String {
         }
     );
     for (name, meter) in view["meters"].as_object().into_iter().flatten() {
-        let _ = writeln!(text, "\n{}, in {}", bold(name), word(&meter["unit"]));
+        let _ = writeln!(text, "\n{}", self::meter(&bold(name), &word(&meter["unit"])));
         for window in items(&meter["windows"]) {
             let limit = match &window["limit"] {
                 Value::Null => "unlimited".to_owned(),
@@ -39,11 +39,10 @@ pub(super) fn holder(view: &Value) -> String {
             Value::Null => String::new(),
             limit => format!(" of {limit}"),
         };
-        let parked = counted(meter["parked"].as_i64().unwrap_or_default(), "job", "jobs");
         let _ = writeln!(
             text,
-            "  slots  {}{limit} in use, {parked} parked",
-            slots["in_use"]
+            "  slots  {}{limit} in use, {} waiting",
+            slots["in_use"], meter["parked"]
         );
         for grant in items(&meter["grants"]) {
             let expires = match &grant["expires_at"] {
@@ -95,6 +94,11 @@ pub(super) fn holder(view: &Value) -> String {
     text.push('\n');
     text.push_str(&table_text(&table));
     text
+}
+
+/// A meter with its unit.
+pub(super) fn meter(name: &str, unit: &str) -> String {
+    format!("{name}, in {unit}")
 }
 
 /// A user's usage, one line per period and meter.

@@ -8,7 +8,7 @@ use weir_policy::lane::Lane;
 
 use super::lanes::LaneState;
 use super::overview::Overview;
-use super::short::{duration, number, per_second, slots};
+use super::short::{duration, number, per_second, slots, wait};
 use super::user::UserStatus;
 
 /// Fits half of a laptop's screen, and a phone's whole screen.
@@ -47,8 +47,8 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
     let waiting = match status.lanes.parked {
         0 => String::from("no job waits"),
         parked => format!(
-            "{} wait, the oldest {}",
-            number(parked),
+            "{}, the oldest {}",
+            wait(parked),
             duration(status.lanes.oldest_turn_ms)
         ),
     };
@@ -57,13 +57,13 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
          leader       {leader}\n\
          maintenance  {maintenance}\n\
          finished     {} in the last minute, {} a second\n\
-         failed       {} in the last minute, {} wait for a retry\n\
+         failed       {} in the last minute, {} for a retry\n\
          slots        {} in use, {waiting}\n",
         status.at.strftime("%Y-%m-%d %H:%M:%S UTC"),
         number(minute.finished()),
         per_second(minute.finished()),
         number(minute.failed),
-        number(status.retrying),
+        wait(status.retrying),
         number(status.lanes.slots_in_use),
     );
     for (index, line) in status.vacuum.lines().iter().enumerate() {
@@ -80,9 +80,9 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
     }
     for (name, service) in &status.lanes.services {
         let use_of_slots = format!(
-            ": {} in use, {} wait for one",
+            ": {} in use, {} for one",
             slots(service.slots_in_use),
-            number(service.parked)
+            wait(service.parked)
         );
         let _ = write!(
             text,
@@ -148,7 +148,7 @@ pub fn user_text(status: &UserStatus) -> String {
     }
     let minute = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M UTC").to_string();
     let mut text = format!(
-        "user {}, tier {}{subject}\nbilling period {} to {}",
+        "user {}, plan {}{subject}\nbilling period {} to {}",
         status.user,
         status.tier,
         minute(status.period_start),
@@ -166,7 +166,7 @@ pub fn user_text(status: &UserStatus) -> String {
             .map_or(", unlimited".to_owned(), |limit| format!(" of {limit}"));
         let _ = write!(
             text,
-            "\n\n{}\n  jobs   {} running, {slots} slots in use, {} wait\n  quota  {quota}{limit}",
+            "\n\n{}\n  jobs   {} running, {} waiting\n  slots  {slots} in use\n  quota  {quota}{limit}",
             share.meter,
             number(share.running),
             number(share.parked),

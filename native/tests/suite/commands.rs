@@ -209,7 +209,11 @@ async fn a_user_is_shown_as_text_and_as_json() {
     let weir = Weir::new().await;
     let user = weir.user("pro").await.to_string();
     let granted = ["user", "grant", &user, "analysis", "100", "--reason", "a ticket"];
-    assert!(run(&weir, &granted, &[]).status.success());
+    let text = message(&run(&weir, &granted, &[]));
+    assert!(
+        text.starts_with("analysis, in analyses: granted 100 (grant "),
+        "{text}"
+    );
     let text = message(&run(&weir, &["user", "show", &user], &[]));
     assert_eq!(
         text.lines().next(),
@@ -218,7 +222,7 @@ async fn a_user_is_shown_as_text_and_as_json() {
     );
     for line in [
         "analysis, in analyses",
-        "  slots  0 of 3 in use, 0 jobs parked",
+        "  slots  0 of 3 in use, 0 waiting",
         "  grant  100 of 100 left, never expires: a ticket",
         "no jobs",
     ] {
@@ -233,6 +237,11 @@ async fn a_user_is_shown_as_text_and_as_json() {
     assert_eq!(none, json!([]));
     let cancelled = message(&run(&weir, &["user", "cancel", &user], &[]));
     assert_eq!(cancelled, "cancelled 0 jobs\n");
+    let adjusted = ["user", "adjust", &user, "analysis", "1", "--reason", "a ticket"];
+    assert_eq!(
+        message(&run(&weir, &adjusted, &[])),
+        "analysis, in analyses: 1 used in this period\n"
+    );
     let unknown = run(&weir, &["user", "show", "nobody"], &[]);
     assert_eq!(unknown.status.code(), Some(2));
     assert_eq!(

@@ -143,9 +143,9 @@ fn service(status: &Overview, name: &str) -> Markup {
         }
     };
     let caption = format!(
-        "{name}: {} in use, {} wait for one",
+        "{name}: {} in use, {} for one",
         status::slots(state.slots_in_use),
-        number(state.parked)
+        status::wait(state.parked)
     );
     let columns = ["lane", "held back by", "queued", "running / workers", "oldest"];
     page::table(&caption, &columns, &rows)
