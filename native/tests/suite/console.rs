@@ -142,9 +142,12 @@ async fn the_pages_show_waiting_jobs_and_their_holders() {
     }
 
     let holder = page(&weir, &format!("/console/holders/{user}")).await;
+    let below_holders = "<a href=\"/console/holders\" aria-current=\"true\">Holders</a>";
     has(
         &holder,
         &[
+            below_holders,
+            &format!("<h1>User {user}</h1>"),
             "<dd>pro</dd>",
             "<td>3 of 3</td><td>0</td><td>2</td><td>12</td><td>5</td><td>1000</td>",
             "waits for a slot",
@@ -158,6 +161,7 @@ async fn the_pages_show_waiting_jobs_and_their_holders() {
     has(
         &job,
         &[
+            below_holders,
             &format!("/console/holders/{user}"),
             "<dd>pending</dd>",
             "parked since",
@@ -272,9 +276,20 @@ async fn an_id_redirects_to_its_page() {
     weir.analyse(clerk, "a_test.go", GO_TESTS).await;
     weir.analyse(seventeen, "a_test.go", GO_TESTS).await;
     let (_, place) = find("user_2aB%7C%C3%A9").await;
-    has(&page(&weir, &place.unwrap()).await, &["user_2aB|é"]);
+    let (place, id) = (
+        place.as_deref().unwrap(),
+        place.as_deref().unwrap().rsplit('/').next(),
+    );
+    has(
+        &page(&weir, place).await,
+        &[
+            "<title>User user_2aB|é · Weir console</title>",
+            "<h1>User user_2aB|é</h1>",
+            &format!("<dt>id</dt><dd>{}</dd>", id.unwrap()),
+        ],
+    );
     let (_, place) = find("17017").await;
-    has(&page(&weir, &place.unwrap()).await, &["17017"]);
+    has(&page(&weir, &place.unwrap()).await, &["<h1>User 17017</h1>"]);
     has(&page(&weir, "/console/holders").await, &["user_2aB|é", "17017"]);
     let second = weir.analyse(who, "b_test.go", GO_TESTS).await;
     has(

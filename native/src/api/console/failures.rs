@@ -8,7 +8,7 @@ use maud::html;
 use weir_ledger::read::console;
 
 use super::super::state::Api;
-use super::page::{self, ConsoleError};
+use super::page::{self, ConsoleError, Entry};
 use crate::status::number;
 
 /// How many jobs are read, the most recent failures first.
@@ -45,5 +45,5 @@ pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Html<String>, Co
         @if reasons.is_empty() { p { "Nothing has failed." } }
         @else { (page::table(&format!("{} failed", number(seen)), &columns, &cells)) }
     };
-    Ok(page::page("Failures", None, &body))
+    Ok(page::main_page(Entry::Failures, None, &body))
 }

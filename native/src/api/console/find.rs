@@ -67,7 +67,7 @@ pub(super) async fn show(
             [id] => Ok(Redirect::to(&format!("/console/jobs/{id}")).into_response()),
             jobs => {
                 let body = html! { ul { @for id in jobs { li { "job " (page::job_link(*id)) } } } };
-                Ok(page::page(&format!("Jobs of request {text}"), None, &body).into_response())
+                Ok(page::page(&format!("Jobs of request {text}"), &body).into_response())
             }
         },
     }

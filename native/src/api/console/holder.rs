@@ -20,7 +20,7 @@ use weir_ledger::rules::SlotLimits;
 use super::super::job::Job;
 use super::super::jobs;
 use super::super::state::Api;
-use super::page::{self, ConsoleError};
+use super::page::{self, ConsoleError, Entry};
 use crate::status::{duration, number};
 
 /// How many of its jobs are shown.
@@ -76,32 +76,35 @@ pub(super) async fn show(
     let jobs = jobs::newest_first(&api, holder, None, JOBS).await?;
     let limits = api.settings.fairness.cluster_limits();
     let body = html! {
-        (plan(usage.as_ref(), subject.as_deref()))
+        (plan(usage.as_ref(), subject.is_some().then_some(id)))
         (shares(usage.as_ref(), &slots, limits))
         @if jobs.is_empty() { p { "No jobs. River deletes finished jobs after a while." } }
         @else { (list(&jobs)) }
     };
-    let title = if usage.is_some() {
-        "User"
-    } else {
-        "Anonymous address"
+    let title = match (&usage, subject) {
+        (Some(_), Some(subject)) => format!("User {subject}"),
+        (Some(_), None) => format!("User {id}"),
+        (None, _) => format!("Anonymous address {id}"),
     };
-    Ok(page::page(&format!("{title} {id}"), None, &body))
+    Ok(page::page_below(Entry::Holders, &title, &body))
 }
 
-fn plan(usage: Option<&Usage>, subject: Option<&str>) -> Markup {
+/// The plan and, unless the title has it, the id.
+fn plan(usage: Option<&Usage>, id: Option<Uuid>) -> Markup {
     match usage {
-        Some(usage) => page::facts(&[
-            (
-                "subject",
-                html! { @if let Some(subject) = subject { (subject) } @else { "the id itself" } },
-            ),
-            ("plan", html! { (usage.tier) }),
-            (
-                "billing period",
-                html! { (page::time(usage.period_start)) " to " (page::time(usage.period_end)) },
-            ),
-        ]),
+        Some(usage) => {
+            let mut facts = vec![
+                ("plan", html! { (usage.tier) }),
+                (
+                    "billing period",
+                    html! { (page::time(usage.period_start)) " to " (page::time(usage.period_end)) },
+                ),
+            ];
+            if let Some(id) = id {
+                facts.push(("id", html! { (id) }));
+            }
+            page::facts(&facts)
+        }
         None => {
             html! { p.soft { "An anonymous client address. It has slots but no plan." } }
         }

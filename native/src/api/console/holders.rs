@@ -10,7 +10,7 @@ use serde::Deserialize;
 use weir_ledger::read::holders;
 
 use super::super::state::Api;
-use super::page::{self, ConsoleError};
+use super::page::{self, ConsoleError, Entry};
 use crate::status::{duration, number};
 
 /// How many are shown.
@@ -68,5 +68,5 @@ pub(super) async fn show(
         }
         @if busiest.is_empty() { p { "No unfinished jobs." } } @else { (page::table(caption, &columns, &cells)) }
     };
-    Ok(page::page("Holders", None, &body))
+    Ok(page::main_page(Entry::Holders, None, &body))
 }

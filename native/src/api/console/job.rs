@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::super::jobs;
 use super::super::state::Api;
-use super::page::{self, ConsoleError};
+use super::page::{self, ConsoleError, Entry};
 use weir_ledger::raw_json::RawJson;
 use weir_ledger::read::console::{self, JobDetails};
 
@@ -41,7 +41,7 @@ pub(super) async fn show(
         h2 { "Arguments" }
         (json(&job.args))
     };
-    Ok(page::page(&format!("Job {id}"), None, &body))
+    Ok(page::page_below(Entry::Holders, &format!("Job {id}"), &body))
 }
 
 fn facts(job: &JobDetails) -> Markup {

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use weir_policy::lane::Lane;
 
 use super::super::state::Api;
-use super::page::{self, ConsoleError};
+use super::page::{self, ConsoleError, Entry};
 use crate::status::{self, HeldBack, LaneState, Overview, duration, number, per_second};
 
 /// The refresh interval in seconds.
@@ -44,7 +44,11 @@ pub(super) async fn show(
         (whole(&status, api.settings.leads_river))
         @for name in status.lanes.services.keys() { (service(&status, name)) }
     };
-    Ok(page::page("Overview", refreshes.then_some(REFRESH), &body))
+    Ok(page::main_page(
+        Entry::Overview,
+        refreshes.then_some(REFRESH),
+        &body,
+    ))
 }
 
 fn no_process() -> Markup {

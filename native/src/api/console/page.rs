@@ -14,12 +14,33 @@ pub(super) const STYLE: &str = include_str!("style.css");
 /// Weir's logo. It is inline because the policy allows no images.
 const MARK: &str = r##"<svg viewBox="0 0 40 40" width="24" height="24" aria-hidden="true"><rect width="40" height="40" rx="9" fill="#0b6e99"/><path d="M6 14c4-4 7-4 10 0s6 4 9 0 6-4 9 0" fill="none" stroke="#fff" stroke-width="3" stroke-linecap="round"/><path d="M8 23h24" stroke="#bfe6f5" stroke-width="4" stroke-linecap="round"/><path d="M12 27v6M20 27v6M28 27v6" stroke="#fff" stroke-width="3" stroke-linecap="round"/></svg>"##;
 
-/// The pages in the navigation.
-const PAGES: [(&str, &str); 3] = [
-    ("/console", "Overview"),
-    ("/console/holders", "Holders"),
-    ("/console/failures", "Failures"),
-];
+/// A page in the navigation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Entry {
+    Overview,
+    Holders,
+    Failures,
+}
+
+impl Entry {
+    const ALL: [Self; 3] = [Self::Overview, Self::Holders, Self::Failures];
+
+    const fn href(self) -> &'static str {
+        match self {
+            Self::Overview => "/console",
+            Self::Holders => "/console/holders",
+            Self::Failures => "/console/failures",
+        }
+    }
+
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Overview => "Overview",
+            Self::Holders => "Holders",
+            Self::Failures => "Failures",
+        }
+    }
+}
 
 /// The page loads only its stylesheet, runs no script, cannot be framed and is not cached.
 pub(super) const HEADERS: [(HeaderName, &str); 6] = [
@@ -41,8 +62,23 @@ pub(super) const HEADERS: [(HeaderName, &str); 6] = [
 /// The refresh interval in seconds, if the page refreshes itself.
 pub(super) type Refresh = Option<u32>;
 
-/// A whole page.
-pub(super) fn page(title: &str, refresh: Refresh, body: &Markup) -> Html<String> {
+/// A page of the navigation.
+pub(super) fn main_page(entry: Entry, refresh: Refresh, body: &Markup) -> Html<String> {
+    whole(entry.title(), Some((entry, "page")), refresh, body)
+}
+
+/// A page below one of the navigation.
+pub(super) fn page_below(parent: Entry, title: &str, body: &Markup) -> Html<String> {
+    whole(title, Some((parent, "true")), None, body)
+}
+
+/// A page outside the navigation.
+pub(super) fn page(title: &str, body: &Markup) -> Html<String> {
+    whole(title, None, None, body)
+}
+
+/// A whole page. `current` is the marked entry of the navigation, and its `aria-current`.
+fn whole(title: &str, current: Option<(Entry, &str)>, refresh: Refresh, body: &Markup) -> Html<String> {
     let markup = html! {
         (DOCTYPE)
         html lang="en" {
@@ -60,8 +96,9 @@ pub(super) fn page(title: &str, refresh: Refresh, body: &Markup) -> Html<String>
                 header {
                     span.brand { (PreEscaped(MARK)) "Weir" }
                     nav aria-label="Console" {
-                        @for (href, name) in PAGES {
-                            a href=(href) aria-current=[(name == title).then_some("page")] { (name) }
+                        @for entry in Entry::ALL {
+                            @let mark = current.filter(|(marked, _)| *marked == entry).map(|(_, mark)| mark);
+                            a href=(entry.href()) aria-current=[mark] { (entry.title()) }
                         }
                     }
                     form action="/console/find" method="get" role="search" {
@@ -196,6 +233,6 @@ impl IntoResponse for ConsoleError {
             ),
             Self::Broken(error) => (StatusCode::SERVICE_UNAVAILABLE, "Not available", error),
         };
-        (status, HEADERS, page(title, None, &html! { p { (detail) } })).into_response()
+        (status, HEADERS, page(title, &html! { p { (detail) } })).into_response()
     }
 }
