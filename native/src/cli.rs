@@ -88,6 +88,10 @@ Examples:
     #[command(hide = true)]
     Check,
     /// Serve the API.
+    #[command(after_help = "\
+Examples:
+  weir serve
+  WEIR_ORIGIN_PORT=9000 weir serve")]
     Serve,
     /// Run jobs.
     #[command(after_help = "\
@@ -100,8 +104,16 @@ Examples:
         service: Vec<String>,
     },
     /// Lead: run retries, periodic jobs, cleaning and reconciliation.
+    #[command(after_help = "\
+Examples:
+  weir schedule
+  WEIR_METRICS_PORT=9090 weir schedule")]
     Schedule,
     /// Serve, run jobs and schedule in one process.
+    #[command(after_help = "\
+Examples:
+  weir up
+  WEIR_CONFIG=/etc/weir/weir.toml weir up")]
     Up,
     /// Print a bearer token; creates the user and the subscription if needed.
     #[command(after_help = "\
@@ -123,6 +135,10 @@ Examples:
   weir status --json | jq .lanes")]
     Status(Status),
     /// Show the database's catalogue, and its differences from weir.toml.
+    #[command(after_help = "\
+Examples:
+  weir plans
+  weir plans --json | jq .")]
     Plans {
         /// Print JSON.
         #[arg(long)]

@@ -18,6 +18,10 @@ use super::output::{CommandResult, actor, print, print_error, print_json, table_
 #[derive(Subcommand)]
 pub(crate) enum Key {
     /// Create a key and print it once; the database stores only its hash.
+    #[command(after_help = "\
+Examples:
+  weir key create --name billing --scope admin --ttl 90d
+  weir key create --name api --scope submit,read")]
     Create {
         /// Its name, for the log.
         #[arg(long)]
@@ -30,12 +34,19 @@ pub(crate) enum Key {
         ttl: Option<Duration>,
     },
     /// Show all keys, without their secrets.
+    #[command(after_help = "\
+Examples:
+  weir key list
+  weir key list --json | jq -r '.[].name'")]
     List {
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
     /// Revoke a key at once.
+    #[command(after_help = "\
+Example:
+  weir key revoke billing")]
     Revoke {
         /// Its name.
         name: String,

@@ -21,6 +21,9 @@ pub(crate) enum Usage {
     /// Move the usage events of past billing periods to a file; their sums stay.
     ///
     /// Balances, grants and `weir audit` need the sums, so do not delete usage events by SQL.
+    #[command(after_help = "\
+Example:
+  weir usage archive --before 2026-01-01T00:00:00Z --to usage-2025.jsonl")]
     Archive {
         /// Archive the periods that ended before this time, such as 2026-01-01T00:00:00Z; at least 31 days ago.
         #[arg(long)]

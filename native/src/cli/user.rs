@@ -31,6 +31,10 @@ pub(crate) struct User {
 #[derive(Subcommand)]
 enum Action {
     /// Show plan, windows, slots, parked jobs and the newest jobs.
+    #[command(after_help = "\
+Examples:
+  weir user show alice
+  weir user show alice --json | jq .meters")]
     Show {
         /// The user's subject, as in its tokens.
         subject: Subject,
@@ -39,6 +43,10 @@ enum Action {
         json: bool,
     },
     /// Show usage by period and meter, newest first.
+    #[command(after_help = "\
+Examples:
+  weir user usage alice
+  weir user usage alice --window day --meter analysis")]
     Usage {
         /// The user's subject, as in its tokens.
         subject: Subject,
@@ -56,6 +64,10 @@ enum Action {
         json: bool,
     },
     /// Set the plan; creates the user if Weir has never seen it.
+    #[command(after_help = "\
+Examples:
+  weir user plan alice pro
+  weir user plan alice free --at-period-end")]
     Plan {
         /// The user's subject, as in its tokens.
         subject: Subject,
@@ -81,6 +93,10 @@ enum Action {
         period_end: Option<Timestamp>,
     },
     /// Set limits or slots for this user, instead of the plan's.
+    #[command(after_help = "\
+Examples:
+  weir user override alice analysis --limit month=2000 --slots 5
+  weir user override alice analysis --remove")]
     Override {
         /// The user's subject, as in its tokens.
         subject: Subject,
@@ -100,6 +116,10 @@ enum Action {
         remove: bool,
     },
     /// Grant an amount beyond the plan, used when the month's limit is reached.
+    #[command(after_help = "\
+Examples:
+  weir user grant alice analysis 100 --reason 'support ticket 17'
+  weir user grant alice analysis 100 --reason trial --expires 2027-01-31T00:00:00Z")]
     Grant {
         /// The user's subject, as in its tokens.
         subject: Subject,
@@ -118,6 +138,9 @@ enum Action {
         key: Option<String>,
     },
     /// Correct the usage of this billing period; a negative amount gives some back.
+    #[command(after_help = "\
+Example:
+  weir user adjust alice analysis -3 --reason 'support ticket 17'")]
     Adjust {
         /// The user's subject, as in its tokens.
         subject: Subject,
@@ -134,6 +157,9 @@ enum Action {
         key: Option<String>,
     },
     /// Cancel every waiting job; running jobs continue.
+    #[command(after_help = "\
+Example:
+  weir user cancel alice --reason 'support ticket 17'")]
     Cancel {
         /// The user's subject, as in its tokens.
         subject: Subject,
@@ -142,6 +168,9 @@ enum Action {
         reason: Option<String>,
     },
     /// Delete the user and all its jobs; billed usage is kept without the user's name.
+    #[command(after_help = "\
+Example:
+  weir user delete alice --yes")]
     Delete {
         /// The user's subject, as in its tokens.
         subject: Subject,

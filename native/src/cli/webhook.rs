@@ -21,6 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(25);
 #[derive(Subcommand)]
 pub(crate) enum Webhook {
     /// Create a webhook and print its secret once.
+    #[command(after_help = "\
+Examples:
+  weir webhook add https://example.com/weir
+  weir webhook add https://example.com/weir --events quota.threshold --thresholds 50,90")]
     Add {
         /// The URL to deliver to, such as <https://example.com/weir>.
         url: String,
@@ -31,32 +35,51 @@ pub(crate) enum Webhook {
         thresholds: Vec<i16>,
     },
     /// Show all webhooks and the state of their deliveries.
+    #[command(after_help = "\
+Examples:
+  weir webhook list
+  weir webhook list --json | jq .")]
     List {
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
     /// Create a new secret and print it once; the old secret stays valid for 24 hours.
+    #[command(after_help = "\
+Example:
+  weir webhook rotate 0192f0c1-5a4e-7c3b-9a55-3f1c2d4e5f60")]
     Rotate {
         /// The webhook's id.
         id: Uuid,
     },
     /// Enable a disabled webhook; it receives events from now on.
+    #[command(after_help = "\
+Example:
+  weir webhook enable 0192f0c1-5a4e-7c3b-9a55-3f1c2d4e5f60")]
     Enable {
         /// The webhook's id.
         id: Uuid,
     },
     /// Remove a webhook and drop its waiting deliveries.
+    #[command(after_help = "\
+Example:
+  weir webhook remove 0192f0c1-5a4e-7c3b-9a55-3f1c2d4e5f60")]
     Remove {
         /// The webhook's id.
         id: Uuid,
     },
     /// Send an event of the type webhook.test and show the response; exit code 1 if the delivery fails.
+    #[command(after_help = "\
+Example:
+  weir webhook test 0192f0c1-5a4e-7c3b-9a55-3f1c2d4e5f60")]
     Test {
         /// The webhook's id.
         id: Uuid,
     },
     /// Repeat deliveries, with the same ids.
+    #[command(after_help = "\
+Example:
+  weir webhook replay 0192f0c1-5a4e-7c3b-9a55-3f1c2d4e5f60 --undelivered-since 2026-01-31T00:00:00Z")]
     Replay {
         /// The webhook's id.
         id: Uuid,
