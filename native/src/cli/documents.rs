@@ -1,10 +1,12 @@
 //! Completions for shells, and the manual pages.
 
+use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Command, ValueHint};
 use clap_complete::Shell;
+use clap_mangen::Man;
 
 use super::output::{CommandResult, print};
 
@@ -43,6 +45,25 @@ fn without_file_names(command: Command) -> Command {
 /// Writes a manual page for each command.
 pub(super) fn manual(command: Command, folder: &Path) -> CommandResult {
     std::fs::create_dir_all(folder)?;
-    clap_mangen::generate_to(command, folder)?;
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    write_pages(&command, folder)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn write_pages(command: &Command, folder: &Path) -> Result<(), Box<dyn Error>> {
+    // Only the first command has a version.
+    let page = Man::new(command.clone()).source(concat!("weir ", env!("CARGO_PKG_VERSION")));
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    // `clap_mangen` puts the end of the help under EXTRA.
+    let text = String::from_utf8(text)?
+        .replace(".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n")
+        .replace(".SH EXTRA\nExample:\n", ".SH EXAMPLES\n")
+        .replace(".SH EXTRA\n", ".SH ENVIRONMENT\n");
+    std::fs::write(folder.join(page.get_filename()), text)?;
+    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+        write_pages(below, folder)?;
+    }
+    Ok(())
 }

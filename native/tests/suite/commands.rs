@@ -320,6 +320,23 @@ fn completions_and_manual_pages_name_every_command() {
         let page = std::fs::read_to_string(folder.join(format!("weir-{command}.1"))).unwrap();
         assert!(page.contains(".TH"), "{command}: {page}");
     }
+    // Each page has the version in its footer, and examples.
+    for page in std::fs::read_dir(&folder).unwrap() {
+        let path = page.unwrap().path();
+        let page = std::fs::read_to_string(&path).unwrap();
+        let title = page.lines().find(|line| line.starts_with(".TH")).unwrap();
+        assert!(
+            title.contains(concat!("weir ", env!("CARGO_PKG_VERSION"))),
+            "{path:?}: {title}"
+        );
+        assert!(!page.contains(".SH EXTRA"), "{path:?}: {page}");
+        let last = if path.ends_with("weir.1") {
+            "ENVIRONMENT"
+        } else {
+            "EXAMPLES"
+        };
+        assert!(page.contains(&format!(".SH {last}\n")), "{path:?}: {page}");
+    }
     std::fs::remove_dir_all(folder).unwrap();
     // Colour is for terminals.
     assert!(!help.contains('\x1b'), "{help}");
