@@ -25,6 +25,7 @@ export async function openPage(
     address?: string;
     /** Whether the picture is animated. Only tests of motion need that. */
     moves?: boolean;
+    hasScripts?: boolean;
   } = {},
 ): Promise<{ page: Page; complaints: string[] }> {
   browser ??= launch();
@@ -32,6 +33,7 @@ export async function openPage(
     viewport: { width: options.width ?? 1200, height: options.height ?? 900 },
     colorScheme: options.colorScheme ?? "light",
     locale: options.locale ?? "en-GB",
+    javaScriptEnabled: options.hasScripts ?? true,
     reducedMotion: options.moves ? "no-preference" : "reduce",
     // The visitor's address, in Cloudflare's header.
     ...(options.address ? { extraHTTPHeaders: { "CF-Connecting-IP": options.address } } : {}),
