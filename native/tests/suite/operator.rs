@@ -554,9 +554,9 @@ async fn status_shows_why_a_users_jobs_wait() {
     }
     let text = run(&[]);
     for expected in [
-        "tier free\n",
-        "\nanalysis\n  jobs   0 running, 1 of 1 slots in use, 2 wait\n  quota  0 used, 3 reserved of 50\n",
-        "\nspecview\n  jobs   0 running, 0 of 1 slots in use, 0 wait\n  quota  7 used, 0 reserved of 5000\n",
+        "plan free\n",
+        "\nanalysis\n  jobs   0 running, 2 waiting\n  slots  1 of 1 in use\n  quota  0 used, 3 reserved of 50\n",
+        "\nspecview\n  jobs   0 running, 0 waiting\n  slots  0 of 1 in use\n  quota  7 used, 0 reserved of 5000\n",
     ] {
         assert!(text.contains(expected), "{text}");
     }
