@@ -18,6 +18,11 @@ const site = "http://weir.test";
 const tolerance = 64;
 /** The share of pixels that may differ. */
 const allowed = 0.01;
+/** A missing sentence is a small part of the page, so squares of this many pixels are compared, too. */
+const tile = 40;
+/** A tile differs when more than this share of its pixels does. Text covers a tenth to a quarter of a tile. */
+const allowedInTile = 0.05;
+const allowedTiles = 3;
 
 /** The same font on every machine, no blinking, and no clock. */
 const style = `
@@ -65,19 +70,44 @@ async function compare(page: Page, name: string): Promise<void> {
     await sharp(shot).png({ palette: true, colours: 128, dither: 0 }).toFile(path);
     return;
   }
-  const pixels = (image: Buffer | string) => sharp(image).removeAlpha().raw().toBuffer({ resolveWithObject: true });
-  const [now, before] = await Promise.all([pixels(shot), pixels(path)]);
-  assert.deepEqual([now.info.width, now.info.height], [before.info.width, before.info.height], name);
-  const differs = (at: number): boolean =>
-    [0, 1, 2].some((channel) => Math.abs((now.data[at + channel] ?? 0) - (before.data[at + channel] ?? 0)) > tolerance);
-  let different = 0;
-  for (let at = 0; at < now.data.length; at += 3) if (differs(at)) different++;
-  const share = (3 * different) / now.data.length;
-  if (share <= allowed) return;
+  const { share, tiles } = await difference(shot, path);
+  if (share <= allowed && tiles <= allowedTiles) return;
   const seen = join(state, "screenshots", `${name}.png`);
   mkdirSync(join(state, "screenshots"), { recursive: true });
   await sharp(shot).toFile(seen);
-  assert.fail(`${(100 * share).toFixed(1)} % of ${name} differ: compare ${seen} with ${path}`);
+  assert.fail(`${(100 * share).toFixed(1)} % of ${name} and ${tiles} tiles differ: compare ${seen} with ${path}`);
+}
+
+/** The share of different pixels, and the number of different tiles. */
+async function difference(shot: Buffer, path: string): Promise<{ share: number; tiles: number }> {
+  const pixels = (image: Buffer | string) => sharp(image).removeAlpha().raw().toBuffer({ resolveWithObject: true });
+  const [now, before] = await Promise.all([pixels(shot), pixels(path)]);
+  const { width, height } = now.info;
+  assert.deepEqual([width, height], [before.info.width, before.info.height], path);
+  const differs = (at: number): boolean =>
+    [0, 1, 2].some((channel) => Math.abs((now.data[at + channel] ?? 0) - (before.data[at + channel] ?? 0)) > tolerance);
+  let different = 0;
+  const inTile = new Map<string, number>();
+  for (let n = 0; n < width * height; n++) {
+    if (!differs(3 * n)) continue;
+    different++;
+    const name = `${Math.floor((n % width) / tile)},${Math.floor(n / width / tile)}`;
+    inTile.set(name, (inTile.get(name) ?? 0) + 1);
+  }
+  const tiles = [...inTile.values()].filter((count) => count > allowedInTile * tile * tile).length;
+  return { share: different / (width * height), tiles };
+}
+
+/** Checks that the comparison sees a missing headline or sentence. */
+async function requireSeen(page: Page, name: string): Promise<void> {
+  if (process.env.UPDATE_SNAPSHOTS) return;
+  for (const selector of [".claim", "#flood-sentence"]) {
+    const set = (value: string) => page.evaluate(`document.querySelector("${selector}").style.visibility = "${value}"`);
+    await set("hidden");
+    const { tiles } = await difference(await page.screenshot({ animations: "disabled" }), join(kept, `${name}.png`));
+    await set("");
+    assert.ok(tiles > allowedTiles, `a missing ${selector} changes ${tiles} tiles of ${name}`);
+  }
 }
 
 describe("the page matches its screenshots", () => {
@@ -102,6 +132,7 @@ describe("the page matches its screenshots", () => {
         await page.getByText(/All 105 jobs are done\.$/).waitFor();
         await page.evaluate("document.activeElement?.blur()");
         await compare(page, `flooded-${width}-${colorScheme}`);
+        await requireSeen(page, `flooded-${width}-${colorScheme}`);
         await page.locator("#tab-try").scrollIntoViewIfNeeded();
         await page.evaluate("document.querySelector('.bar-of-tabs').scrollIntoView()");
         await compare(page, `try-${width}-${colorScheme}`);
