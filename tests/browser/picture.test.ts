@@ -174,7 +174,10 @@ describe("the picture", () => {
     await page.getByRole("button", { name: "Submit one" }).click();
     await page.getByText("1 accepted, 0 refused").waitFor();
     await page.getByRole("button", { name: "Submit 50" }).click();
-    await page.getByText("49 accepted, 1 refused").waitFor();
+    const hint = page.getByText("49 accepted, 1 refused");
+    await hint.waitFor();
+    const [button, words] = [await page.locator("#submit-many").boundingBox(), await hint.boundingBox()];
+    assert.ok((words?.y ?? 0) >= (button?.y ?? 0) + (button?.height ?? 0), "the result stands below its button");
     await page.locator("#jobs tr").filter({ hasText: "Demonstration" }).nth(10).waitFor();
     const table = await page.locator("#jobs-scroll").boundingBox();
     assert.ok((table?.height ?? 0) > 400, "more than ten rows are in view");

@@ -24,6 +24,7 @@ const tierButtons = element("tiers", HTMLElement);
 const tokenForm = element("token-form", HTMLFormElement);
 const tokenInput = element("token", HTMLInputElement);
 const hint = element("account-hint", HTMLElement);
+const submitHint = element("submit-hint", HTMLElement);
 const bars = element("quotas", HTMLElement);
 const signInLink = element("to-account", HTMLElement);
 const one = element("submit-one", HTMLButtonElement);
@@ -46,13 +47,11 @@ tokenForm.addEventListener("submit", (event) => {
 });
 element("sign-out", HTMLButtonElement).addEventListener("click", () => {
   signOut();
-  hint.textContent = "";
+  clearHints();
 });
 one.addEventListener("click", () => void submitFiles());
 many.addEventListener("click", () => void submitMany());
-onShown("account", () => {
-  hint.textContent = "";
-});
+onShown("account", clearHints);
 onUsage((now) => {
   usage = now;
   show();
@@ -66,6 +65,10 @@ onLanguage(() => {
   show();
 });
 show();
+
+function clearHints(): void {
+  hint.textContent = submitHint.textContent = "";
+}
 
 function showPlans(): void {
   tierButtons.replaceChildren(...plans.map((plan) => makeButton(planName(plan), () => void enter(plan))));
@@ -81,7 +84,7 @@ async function enter(tier: string): Promise<void> {
 }
 
 async function use(token: string): Promise<void> {
-  hint.textContent = "";
+  clearHints();
   const accepted = await signIn(token).catch((error) => showProblem(error, tierButtons));
   tokenInput.value = "";
   if (accepted === false) hint.textContent = t("badToken");
@@ -148,16 +151,16 @@ async function submitEach(count: number, service: string, args: () => unknown, b
   hideNotice();
   const refusals: unknown[] = [];
   try {
-    hint.textContent = t("submitting");
+    submitHint.textContent = t("submitting");
     const each = args();
     const submitOne = async (): Promise<void> => {
       await submit(service, each).catch((error) => refusals.push(error));
       void refreshUsage().catch(() => {});
     };
     await new Pool(submitters).all(Array.from({ length: count }, () => submitOne));
-    hint.textContent = t("submitted", { accepted: count - refusals.length, refused: refusals.length });
+    submitHint.textContent = t("submitted", { accepted: count - refusals.length, refused: refusals.length });
   } catch (error) {
-    hint.textContent = "";
+    submitHint.textContent = "";
     refusals.push(error);
   } finally {
     one.ariaDisabled = many.ariaDisabled = null;
