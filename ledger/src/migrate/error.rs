@@ -11,13 +11,13 @@ pub enum MigrateError {
     #[error(transparent)]
     Database(#[from] DatabaseError),
     /// The database does not meet Weir's requirements. Nothing was changed.
-    #[error("nothing was changed, since the database is not as Weir needs it:{}", listed(.0))]
+    #[error("nothing was changed, because the database does not meet Weir's requirements:{}", listed(.0))]
     Refused(Vec<String>),
     /// One of River's migrations failed.
     #[error("a migration of River's failed: {0}")]
     River(#[from] riverqueue::migrate::Error),
     /// Another transaction uses a table that must change.
-    #[error("weir migrate waits for {}; end it, or run this again when it is over", by.as_deref().unwrap_or("another transaction"))]
+    #[error("{} blocks the migration; end it, or run this again after it has ended", by.as_deref().unwrap_or("another transaction"))]
     HeldUp {
         /// That transaction's session.
         by: Option<String>,

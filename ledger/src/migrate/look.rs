@@ -110,7 +110,7 @@ pub(super) async fn look(
     for (schema, variable) in [(&weir, "WEIR_SCHEMA"), (&river, "RIVER_SCHEMA")] {
         if schema.is_none() {
             faults.push(format!(
-                "search_path leads to no schema that there is; set {variable}, such as {variable}={}",
+                "no schema in search_path exists; set {variable}, such as {variable}={}",
                 variable.split('_').next().unwrap_or_default().to_lowercase()
             ));
         }
@@ -119,14 +119,14 @@ pub(super) async fn look(
     if weir != river {
         if row.get("has_jobs_at_weir") {
             faults.push(format!(
-                "schema {weir:?} has a river_job of its own, which would be taken for that of schema {river:?}; set \
-                 WEIR_SCHEMA to a schema of Weir's own, such as WEIR_SCHEMA=weir"
+                "schema {weir:?} has another table river_job, which would hide that of schema {river:?}; set WEIR_SCHEMA to a \
+                 separate schema, such as WEIR_SCHEMA=weir"
             ));
         }
         if row.get("has_record_at_river") {
             faults.push(format!(
-                "schema {river:?} has a Weir with River's tables there, and they serve one Weir; set RIVER_SCHEMA to a \
-                 schema of its own, such as RIVER_SCHEMA={weir}"
+                "the River tables in schema {river:?} belong to another Weir, and they serve only one; set RIVER_SCHEMA to a \
+                 separate schema, such as RIVER_SCHEMA={weir}"
             ));
         }
     }

@@ -115,7 +115,7 @@ const VIOLATIONS: [(&str, &str, &str); 27] = [
         "a job with a slot that no worker runs and that does not wait for a worker",
         "UPDATE river_job SET state = 'pending' WHERE id = $job; \
          UPDATE quota_reservations SET admitted_at = now() - interval '1 minute' WHERE job_id = $job",
-        "I5: job $job of holder $user has a slot, and nobody works on it",
+        "I5: job $job of holder $user holds a slot without a running attempt",
     ),
     (
         "a job that failed long ago and keeps its slot",
@@ -176,7 +176,7 @@ const VIOLATIONS: [(&str, &str, &str); 27] = [
         "a grant that is never drawn",
         "INSERT INTO grants (id, user_id, event_type, amount, reason) \
          VALUES ('$user', '$user', 'analysis', 10, 'a test')",
-        "I7: grant $user of user $user, analysis has 10 left, which nobody looks for",
+        "I7: grant $user of user $user, analysis has 10 left, but holders.has_grants is false",
     ),
     (
         "usage that grants paid for, and no grant did",

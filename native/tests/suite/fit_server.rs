@@ -37,7 +37,7 @@ async fn every_problem_of_the_database_is_listed_before_changes() {
             "the database \"{name}\" has the encoding {encoding}, which cannot store every text; create one with: CREATE \
              DATABASE name TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C.UTF-8'"
         );
-        let nothing = "weir: nothing was changed, since the database is not as Weir needs it:";
+        let nothing = "weir: nothing was changed, because the database does not meet Weir's requirements:";
         assert_eq!(
             refused(&url("postgres"), &[]),
             format!("{nothing}\n  - {encoding}\n")

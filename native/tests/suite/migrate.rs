@@ -190,11 +190,8 @@ async fn a_failed_migration_shows_postgresqls_message() {
 async fn schemas_with_confusable_names_are_refused() {
     let weir = Weir::new().await;
     for (more, expected) in [
-        (("WEIR_SCHEMA", "other"), "they serve one Weir; set RIVER_SCHEMA"),
-        (
-            ("RIVER_SCHEMA", "other"),
-            "set WEIR_SCHEMA to a schema of Weir's own",
-        ),
+        (("WEIR_SCHEMA", "other"), "they serve only one; set RIVER_SCHEMA"),
+        (("RIVER_SCHEMA", "other"), "set WEIR_SCHEMA to a separate schema"),
     ] {
         let output = self::weir(weir.url(), &["migrate"], &[more]);
         assert_eq!(output.status.code(), Some(2));

@@ -198,7 +198,7 @@ async fn invalid_calls_are_refused_with_a_fix() {
         ),
         (
             "SELECT weir_submit('anne', 'specview', '{}')",
-            "the service specview does not say what a job uses; say the amount",
+            "service specview has no default amount; pass the amount",
         ),
         ("SELECT weir_quota('anne', 'video')", "there is no service video"),
         (

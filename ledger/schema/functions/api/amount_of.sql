@@ -23,7 +23,7 @@ BEGIN
     END IF;
     IF amount IS NULL THEN
         RAISE invalid_parameter_value USING
-            MESSAGE = format('the service %s does not say what a job uses; say the amount', service.name);
+            MESSAGE = format('service %s has no default amount; pass the amount', service.name);
     END IF;
     IF amount NOT BETWEEN 0 AND max_amount THEN
         RAISE invalid_parameter_value USING MESSAGE = format('amount must be from 0 to %s', max_amount);

@@ -11,7 +11,7 @@ BEGIN
         RAISE invalid_transaction_state USING
             MESSAGE = format('%s needs READ COMMITTED, and this transaction is %s',
                              name, upper(current_setting('transaction_isolation'))),
-            HINT = 'what others commit while it waits for its lock must be seen; BEGIN ISOLATION LEVEL READ COMMITTED';
+            HINT = 'use BEGIN ISOLATION LEVEL READ COMMITTED: the function must see what was committed while it waited for a lock';
     END IF;
 END
 $$;

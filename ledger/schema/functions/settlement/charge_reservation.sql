@@ -23,7 +23,7 @@ BEGIN
     END IF;
     IF r.holder IS DISTINCT FROM of_holder THEN
         RAISE serialization_failure USING
-            MESSAGE = format('somebody else gave job %s its place meanwhile', job), HINT = 'run the transaction again';
+            MESSAGE = format('another transaction assigned job %s to another holder', job), HINT = 'retry the transaction';
     END IF;
     meter := r.event_type;
     freed := (r.admitted_at IS NOT NULL)::int;

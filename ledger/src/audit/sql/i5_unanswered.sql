@@ -1,7 +1,7 @@
--- Jobs that hold a slot and wait without an outstanding attempt; and attempts that were not taken back although their
+-- Jobs that hold a slot and wait without an outstanding attempt; and attempts that were not taken over although their
 -- handler has reported nothing for too long.
 -- Parameters: $5 seconds in addition to the ten that this may take.
-SELECT format('job %s of holder %s has a slot, and nobody works on it', r.job_id, r.holder)
+SELECT format('job %s of holder %s holds a slot without a running attempt', r.job_id, r.holder)
 FROM quota_reservations r
 JOIN river_job j ON j.id = r.job_id
 WHERE r.admitted_at <= now() - make_interval(secs => 10 + $5) AND j.state = 'pending'

@@ -20,7 +20,7 @@
     ) u USING (user_id, event_type)
     WHERE coalesce(r.amount, 0) <> coalesce(g.reserved, 0) OR coalesce(u.amount, 0) <> coalesce(g.used, 0)
     UNION ALL
-    SELECT format('grant %s of user %s, %s has %s left, which nobody looks for', g.id, g.user_id, g.event_type,
+    SELECT format('grant %s of user %s, %s has %s left, but holders.has_grants is false', g.id, g.user_id, g.event_type,
                   g.amount - g.reserved - g.used)
     FROM grants g JOIN holders h ON h.user_id = g.user_id AND h.event_type = g.event_type
     WHERE NOT h.has_grants AND g.reserved::numeric + g.used < g.amount AND (g.expires_at > now()) IS NOT FALSE

@@ -8,8 +8,8 @@ FROM unnest(ARRAY['weir_submitter', 'weir_worker']) AS r
 WHERE to_regrole(r) IS NULL
 HAVING count(*) > 0
 UNION ALL
-SELECT format('%s may create objects in schema %I, where Weir''s functions look for theirs, and so act as their owner; '
-              'move Weir to a schema of its own (WEIR_SCHEMA=weir), or run: REVOKE CREATE ON SCHEMA %2$I FROM %1$s',
+SELECT format('%s may create objects in schema %I, which Weir''s functions would use with their owner''s rights; '
+              'move Weir to a separate schema (WEIR_SCHEMA=weir), or run: REVOKE CREATE ON SCHEMA %2$I FROM %1$s',
               CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END, n.nspname)
 FROM pg_namespace n
 CROSS JOIN LATERAL aclexplode(n.nspacl) a
