@@ -1252,6 +1252,41 @@ async fn the_jobs_of_a_silent_worker_run_again_and_those_of_a_living_one_do_not(
     weir.end().await;
 }
 
+/// A worker that was silent for an hour claims again, and its transaction stays open.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_claim_of_a_forgotten_worker_delays_no_take_over() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    for worker in ["dead", "idle"] {
+        let user = weir.user("free").await.to_string();
+        submit(&client, &user).await.1.unwrap();
+        let claim = format!("SELECT * FROM weir_claim('analysis_default', '{worker}')");
+        client.query_one(&claim, &[]).await.unwrap();
+    }
+    client
+        .batch_execute(
+            "UPDATE processes SET beat_at = beat_at - interval '2 hours'; \
+             UPDATE river_job SET attempted_at = attempted_at - interval '11 seconds'; \
+             SELECT weir_complete(id, 1) FROM river_job WHERE 'idle' = ANY (attempted_by)",
+        )
+        .await
+        .unwrap();
+    let user = weir.user("free").await.to_string();
+    submit(&client, &user).await.1.unwrap();
+    let open = weir.client().await;
+    open.batch_execute("BEGIN; SELECT weir_claim('analysis_default', 'idle')")
+        .await
+        .unwrap();
+    weir.reconcile().await;
+    let taken = "SELECT state::text FROM river_job WHERE 'dead' = ANY (attempted_by)";
+    assert_eq!(
+        client.query_one(taken, &[]).await.unwrap().get::<_, &str>(0),
+        "available"
+    );
+    open.batch_execute("COMMIT").await.unwrap();
+    weir.end().await;
+}
+
 /// A replica that lacks the last commits gives their ids to new jobs, which are claimed like the lost ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_with_the_id_of_a_lost_one_is_fenced_out() {

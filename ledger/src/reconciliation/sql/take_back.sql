@@ -2,10 +2,14 @@
 -- with a last attempt by another River client, which has no heartbeat, if the attempt took longer than allowed.
 -- Parameters: $1 seconds without a heartbeat, $2 kinds, $3 seconds that an attempt of each may take, $4 how many at
 -- most.
+--
+-- Skips locked rows of processes: workers in other languages lock theirs in transactions of any length.
 WITH ahead AS (
     -- Heartbeats from the future, because the clock was set back. A living process sends another one, and a dead
     -- process still counts as dead in time.
-    UPDATE processes SET beat_at = clock_timestamp() WHERE beat_at > clock_timestamp() + interval '1 second'
+    UPDATE processes SET beat_at = clock_timestamp()
+    WHERE client_id IN (SELECT p.client_id FROM processes p WHERE p.beat_at > clock_timestamp() + interval '1 second'
+                        FOR UPDATE SKIP LOCKED)
 ), dead AS (
     SELECT client_id FROM processes WHERE beat_at < clock_timestamp() - make_interval(secs => $1)
 ), lost AS (
@@ -44,7 +48,8 @@ WITH ahead AS (
 ), notified AS (
     SELECT wake_queue(q.queue) FROM (SELECT DISTINCT queue FROM taken WHERE state = 'available') q
 ), forgotten AS (
-    DELETE FROM processes p USING dead d
-    WHERE p.client_id = d.client_id AND p.beat_at < clock_timestamp() - interval '1 hour'
+    DELETE FROM processes
+    WHERE client_id IN (SELECT p.client_id FROM processes p JOIN dead d ON d.client_id = p.client_id
+                        WHERE p.beat_at < clock_timestamp() - interval '1 hour' FOR UPDATE OF p SKIP LOCKED)
 )
 SELECT t.id AS job_id, t.client_id, t.state, (SELECT count(*) FROM notified) AS notified FROM taken t
