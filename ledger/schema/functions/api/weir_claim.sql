@@ -18,7 +18,7 @@
 --
 -- Errors: 22023 for invalid arguments.
 --
--- Cost: one scan of River's index of available jobs, one update per job, and that of a heartbeat.
+-- Cost: one scan of River's index of available jobs, one update per job, and one write.
 --
 -- Callers: other languages, as role weir_worker.
 CREATE OR REPLACE FUNCTION weir_claim(queue text, worker text, most int DEFAULT 1)
@@ -56,7 +56,7 @@ BEGIN
     WHERE j.id = p.id
     RETURNING j.id, j.attempt::int, j.kind, j.args, j.created_at;
     IF FOUND THEN
-        PERFORM weir_heartbeat(worker);
+        PERFORM record_heartbeat(worker);
     END IF;
 END
 $$;

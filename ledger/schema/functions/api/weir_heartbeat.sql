@@ -12,7 +12,7 @@
 --
 -- Cost: one write, and one index range over the running jobs.
 --
--- Callers: other languages, as role weir_worker; weir_claim, weir_progress.
+-- Callers: other languages, as role weir_worker.
 CREATE OR REPLACE FUNCTION weir_heartbeat(worker text) RETURNS int
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
@@ -20,8 +20,7 @@ SET standard_conforming_strings = on
 AS $$
 BEGIN
     PERFORM require_worker_name(worker);
-    INSERT INTO processes AS p (client_id) VALUES (worker)
-    ON CONFLICT (client_id) DO UPDATE SET beat_at = clock_timestamp();
+    PERFORM record_heartbeat(worker);
     RETURN (SELECT count(*) FROM river_job j
             WHERE j.state = 'running' AND j.attempted_by[array_upper(j.attempted_by, 1)] = worker);
 END
