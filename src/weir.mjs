@@ -128,26 +128,25 @@ const variableName = (name) => (/[a-z]/.test(name) ? name.replace(/[A-Z]/g, "_$&
 
 const parsed = (value) => (typeof value === "string" ? JSON.parse(value) : value);
 
-let ownSecret;
+/** For a Worker without a secret: only this isolate reads the assertions, and every token is refused. */
+const secret = () => crypto.randomUUID() + crypto.randomUUID();
 
-/** For a Worker without these secrets: only this isolate reads the assertions, and every token is refused. */
-function secret() {
-  ownSecret ??= crypto.randomUUID() + crypto.randomUUID();
-  return ownSecret;
+/** The result of `make` for an environment. An isolate has one environment, so this is made once. */
+function once(make) {
+  let made;
+  let madeFor;
+  return (env) => {
+    if (madeFor !== env) made = make(env);
+    madeFor = env;
+    return made;
+  };
 }
 
 /** The variables and bindings, with those that createWeir() was given. */
-const plain = (env) => ({ ...chosen, ...env });
-
-let known;
-let knownFor;
+const plain = once((env) => ({ ...chosen, ...env }));
 
 /** The same for a Worker with its own handler, which is the origin of all routes that name no other. */
-function withOwn(env) {
-  if (knownFor !== env) known = withOwnHandler(plain(env));
-  knownFor = env;
-  return known;
-}
+const withOwn = once((env) => withOwnHandler(plain(env)));
 
 /** A counting object may live in another isolate than the handler, and must find the same routes. */
 const ofCounter = (env) => (plain(env).ORIGIN_URL === undefined ? withOwn(env) : plain(env));
@@ -167,8 +166,10 @@ function withOwnHandler(given) {
     ROUTES: routes.map((route) => ({ origin: OWN, ...route })),
     UNMATCHED: given.UNMATCHED === "assets" ? "assets" : "not_found",
     ORIGINS: { ...parsed(given.ORIGINS ?? {}), [OWN]: { service: OWN_BINDING } },
-    // Rust accepts the route's origin by the type of its binding.
-    [OWN_BINDING]: { __proto__: Own.prototype },
+    EDGE_SECRET: given.EDGE_SECRET ?? secret(),
+    ...(given.JWT_SECRET === undefined && given.JWKS_URL === undefined && { JWT_SECRET: secret() }),
+    // Requests bring their handlers. Counting objects only need to find a service.
+    [OWN_BINDING]: new Own(),
   };
 }
 
@@ -209,7 +210,6 @@ function callerOf(assertion) {
  */
 export function createWeir(options = {}) {
   chosen = Object.fromEntries(Object.entries(options).map(([name, value]) => [variableName(name), value]));
-  knownFor = undefined;
   return { handle, limit };
 }
 
@@ -219,12 +219,9 @@ export function createWeir(options = {}) {
  */
 async function handle(request, env, ctx, next) {
   if (!next) return respond(request, plain(env), ctx);
-  const full = withOwn(env);
-  if (full.ORIGIN_URL !== undefined)
+  if (plain(env).ORIGIN_URL !== undefined)
     throw new TypeError("ORIGIN_URL is set; a Worker with its own handler must not set it");
-  const secrets = { EDGE_SECRET: full.EDGE_SECRET ?? secret() };
-  if (full.JWT_SECRET === undefined && full.JWKS_URL === undefined) secrets.JWT_SECRET = secret();
-  return respond(request, { ...full, ...secrets, [OWN_BINDING]: new Own(next) }, ctx);
+  return respond(request, { ...withOwn(env), [OWN_BINDING]: new Own(next) }, ctx);
 }
 
 /**
