@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
@@ -205,30 +204,31 @@ func Work[T river.JobArgs](ctx context.Context, c Client, pool *pgxpool.Pool, jo
 	return recordable{failure}
 }
 
-// KeepAlive sends a heartbeat of a River client every two seconds until ctx ends. Without it, the jobs of a killed
-// process run again after an hour. With it, they run again within 15 seconds, and a process that cannot reach the
-// database for 10 seconds loses its jobs. The client's id has letters, digits, '.', '_' and '-' only, as River's own ids
-// have. End ctx after the client has stopped.
+// KeepAlive registers a River client, and sends a heartbeat every two seconds until ctx ends. Call it before the client
+// starts, and end ctx after the client has stopped. It returns after the first heartbeat; the others run in the background.
 //
-// It runs in the caller's goroutine, over a connection of the pool.
+// Without it, the jobs of a killed process run again after an hour. With it, they run again within 15 seconds, and a
+// process that cannot reach the database for 10 seconds loses its jobs. The client's id has letters, digits, '.', '_' and
+// '-' only, as River's own ids have.
 func (c Client) KeepAlive(ctx context.Context, pool *pgxpool.Pool, clientID string) error {
-	ticker := time.NewTicker(2 * time.Second)
-	defer ticker.Stop()
 	sql := "SELECT " + c.function("weir_heartbeat") + "($1)"
-	for {
-		var jobs int
-		err := pool.QueryRow(ctx, sql, clientID).Scan(&jobs)
-		var refused *pgconn.PgError
-		// The next heartbeat repeats one that a lost connection prevented.
-		if errors.As(err, &refused) && (refused.Code == "22023" || refused.Code == "42501" || refused.Code == "42883") {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
+	if _, err := pool.Exec(ctx, sql, clientID); err != nil {
+		return err
 	}
+	go func() {
+		ticker := time.NewTicker(2 * time.Second)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+				// The next heartbeat repeats one that failed.
+				_, _ = pool.Exec(ctx, sql, clientID)
+			}
+		}
+	}()
+	return nil
 }
 
 // storable returns the text without what PostgreSQL cannot store: NUL, and bytes that are not UTF-8.

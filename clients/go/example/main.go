@@ -143,23 +143,25 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	alive, end := context.WithCancel(ctx)
+	defer end()
+	if err := client.KeepAlive(alive, pool, fleet.ID()); err != nil {
+		log.Fatal(err)
+	}
 	if err := fleet.Start(ctx); err != nil {
 		log.Fatal(err)
 	}
-	alive, end := context.WithCancel(ctx)
-	defer end()
-	go func() {
-		if err := client.KeepAlive(alive, pool, fleet.ID()); err != nil {
-			log.Fatal(err)
-		}
-	}()
 	stop, forget := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 	defer forget()
+	ended := make(chan struct{})
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
-		forget()
+		close(ended)
 	}()
-	<-stop.Done()
+	select {
+	case <-stop.Done():
+	case <-ended:
+	}
 	// Running jobs are finished, and others are left to other workers.
 	if err := fleet.Stop(ctx); err != nil {
 		log.Fatal(err)
