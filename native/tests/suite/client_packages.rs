@@ -22,6 +22,43 @@ fn run(program: &Path, folder: &Path, variables: &[(&str, &str)], arguments: &[&
     printed
 }
 
+fn empty_project() -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("weir-package-{}", Uuid::new_v4().simple()));
+    std::fs::create_dir(&folder).unwrap();
+    folder
+}
+
+/// Builds a package into this folder, as `npm run packages` does.
+fn build_package(node: &Path, name: &str, folder: &Path) {
+    let script = format!("{CLIENTS}/../scripts/packages.ts");
+    run(
+        node,
+        folder,
+        &[],
+        &[&script, name, "--out", folder.to_str().unwrap()],
+    );
+}
+
+/// Runs a program that submits and works jobs, and ends the connection of the first attempt.
+async fn works_and_reconnects(program: PathBuf, folder: &Path, file: &'static str, prints: &str) {
+    let weir = Weir::new().await;
+    let user = weir.user("enterprise").await.to_string();
+    let maintenance = Maintenance::of(&weir);
+    let (url, inside) = (weir.url().to_owned(), folder.to_owned());
+    let printed = tokio::task::spawn_blocking(move || {
+        let variables = [("DATABASE_URL", url.as_str()), ("SUBJECT", user.as_str())];
+        run(&program, &inside, &variables, &[file])
+    });
+    assert_eq!(printed.await.unwrap(), prints);
+    weir.all_finished().await;
+    maintenance.end().await;
+    let client = weir.client().await;
+    let first = "SELECT errors[1] ->> 'error' FROM river_job ORDER BY id LIMIT 1";
+    let error: String = client.query_one(first, &[]).await.unwrap().get(0);
+    assert_eq!(error, "the worker lost its connection");
+    weir.end().await;
+}
+
 /// Submits and works with connections that return dictionaries. The connection of the first attempt is ended.
 const PYTHON: &str = r#"
 import asyncio
@@ -76,30 +113,29 @@ with Connection.connect(url) as plain:
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_python_package_works_in_an_empty_project_and_its_worker_reconnects() {
+    let Some(node) = programs::node() else { return };
     let installed = tokio::task::spawn_blocking(|| {
-        let packages = ["psycopg[binary]==3.3.9", "hatchling==1.33.0", "mypy==2.4.1"];
-        programs::python("psycopg-3.3.9-hatchling-1.33.0", &packages)
+        programs::python(
+            "psycopg-3.3.9-mypy-2.4.1",
+            &["psycopg[binary]==3.3.9", "mypy==2.4.1"],
+        )
     });
     let Some(python) = installed.await.unwrap() else {
         return;
     };
-    let folder = std::env::temp_dir().join(format!("weir-python-package-{}", Uuid::new_v4().simple()));
-    std::fs::create_dir(&folder).unwrap();
-    let source = format!("{CLIENTS}/python");
-    let pip = |arguments: &[&str]| {
-        let quiet = ["-m", "pip", "--quiet", "--disable-pip-version-check"];
-        run(&python, &folder, &[], &[&quiet[..], arguments].concat())
-    };
-    pip(&[
-        "wheel",
+    let folder = empty_project();
+    build_package(&node, "python", &folder);
+    let pip = [
+        "-m",
+        "pip",
+        "--quiet",
+        "--disable-pip-version-check",
+        "install",
         "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        ".",
-        &source,
-    ]);
-    let wheel = "weir_client-0.1.0-py3-none-any.whl";
-    pip(&["install", "--no-deps", "--no-index", "--target", "site", wheel]);
+        "--no-index",
+    ];
+    let wheel = ["--target", "site", "weir_client-0.1.0-py3-none-any.whl"];
+    run(&python, &folder, &[], &[&pip[..], &wheel].concat());
     std::fs::write(folder.join("program.py"), PYTHON).unwrap();
     run(
         &python,
@@ -108,33 +144,14 @@ async fn the_python_package_works_in_an_empty_project_and_its_worker_reconnects(
         &["-m", "mypy", "--strict", "program.py", "site/weir"],
     );
 
-    let weir = Weir::new().await;
-    let user = weir.user("enterprise").await.to_string();
-    let maintenance = Maintenance::of(&weir);
-    let (url, inside) = (weir.url().to_owned(), folder.clone());
-    let printed = tokio::task::spawn_blocking(move || {
-        let variables = [("DATABASE_URL", url.as_str()), ("SUBJECT", user.as_str())];
-        run(&python, &inside, &variables, &["program.py"])
-    });
-    assert_eq!(printed.await.unwrap(), "admitted\n[1, 2]\nadmitted\n[1, 2]");
-    weir.all_finished().await;
-    maintenance.end().await;
-    let client = weir.client().await;
-    let first = "SELECT errors[1] ->> 'error' FROM river_job ORDER BY id LIMIT 1";
-    let error: String = client.query_one(first, &[]).await.unwrap().get(0);
-    assert_eq!(error, "the worker lost its connection");
-    weir.end().await;
+    works_and_reconnects(
+        python,
+        &folder,
+        "program.py",
+        "admitted\n[1, 2]\nadmitted\n[1, 2]",
+    )
+    .await;
     std::fs::remove_dir_all(folder).unwrap();
-}
-
-/// The Node that the repository pins, which builds the packages; `None` if it is not installed.
-fn node() -> Option<PathBuf> {
-    let node = PathBuf::from(CLIENTS).join("../node_modules/node/bin/node");
-    if node.exists() {
-        return Some(node);
-    }
-    programs::missing("node is not installed; run npm install");
-    None
 }
 
 /// Submits and works over a connection that renames columns and parses numbers differently. The connection of the first
@@ -173,18 +190,10 @@ await Promise.all([sql.end(), plain.end()]);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_typescript_package_works_in_an_empty_project_and_reconnects() {
-    let Some(node) = node() else { return };
-    let folder = std::env::temp_dir().join(format!("weir-typescript-package-{}", Uuid::new_v4().simple()));
-    std::fs::create_dir(&folder).unwrap();
+    let Some(node) = programs::node() else { return };
+    let folder = empty_project();
     let repository = PathBuf::from(CLIENTS).join("..").canonicalize().unwrap();
-    let build = repository.join("scripts/packages.ts");
-    let build = [
-        build.to_str().unwrap(),
-        "typescript",
-        "--out",
-        folder.to_str().unwrap(),
-    ];
-    run(&node, &folder, &[], &build);
+    build_package(&node, "typescript", &folder);
     // The driver comes from the repository, so that the test needs no network.
     let modules = folder.join("node_modules");
     std::fs::create_dir_all(modules.join("@types")).unwrap();
@@ -222,21 +231,6 @@ async fn the_typescript_package_works_in_an_empty_project_and_reconnects() {
     run(&node, &folder, &[], &check);
     assert_eq!(run(&node, &folder, &[], &["old.cjs"]), "function function");
 
-    let weir = Weir::new().await;
-    let user = weir.user("enterprise").await.to_string();
-    let maintenance = Maintenance::of(&weir);
-    let (url, inside) = (weir.url().to_owned(), folder.clone());
-    let printed = tokio::task::spawn_blocking(move || {
-        let variables = [("DATABASE_URL", url.as_str()), ("SUBJECT", user.as_str())];
-        run(&node, &inside, &variables, &["program.ts"])
-    });
-    assert_eq!(printed.await.unwrap(), "admitted string 1\n1,2\n7");
-    weir.all_finished().await;
-    maintenance.end().await;
-    let client = weir.client().await;
-    let first = "SELECT errors[1] ->> 'error' FROM river_job ORDER BY id LIMIT 1";
-    let error: String = client.query_one(first, &[]).await.unwrap().get(0);
-    assert_eq!(error, "the worker lost its connection");
-    weir.end().await;
+    works_and_reconnects(node, &folder, "program.ts", "admitted string 1\n1,2\n7").await;
     std::fs::remove_dir_all(folder).unwrap();
 }

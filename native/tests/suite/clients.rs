@@ -80,16 +80,6 @@ async fn a_worker_completes_in_its_own_transactions(
     assert_eq!(weir.quota(Who::User(other), "analysis").await["used"], 1);
 }
 
-/// The Node that the repository pins, which runs TypeScript directly.
-fn node() -> Option<PathBuf> {
-    let node = PathBuf::from(CLIENTS).join("../node_modules/node/bin/node");
-    if node.exists() {
-        return Some(node);
-    }
-    programs::missing("node is not installed; run npm install");
-    None
-}
-
 async fn in_language(program: &[PathBuf]) {
     let weir = Weir::new().await;
     let client = weir.client().await;
@@ -107,7 +97,7 @@ async fn orders_and_their_jobs_in_python() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn orders_and_their_jobs_in_typescript() {
-    let Some(node) = node() else { return };
+    let Some(node) = programs::node() else { return };
     in_language(&[node, PathBuf::from(CLIENTS).join("typescript/example.ts")]).await;
 }
 
@@ -208,7 +198,7 @@ async fn any_handler_error_is_recorded_and_retried_in_python() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_value_a_typescript_handler_throws_is_recorded_and_retried() {
-    let Some(node) = node() else { return };
+    let Some(node) = programs::node() else { return };
     let program = ["--input-type=module", "--eval", FAILING_TYPESCRIPT].map(PathBuf::from);
     failures_are_recorded_in_language(&[&[node], &program[..]].concat()).await;
 }
@@ -266,7 +256,7 @@ async fn a_worker_of_two_queues_claims_no_job_before_it_can_work_it_in_python() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_typescript_worker_of_two_queues_claims_only_what_it_can_work() {
-    let Some(node) = node() else { return };
+    let Some(node) = programs::node() else { return };
     let program = ["--input-type=module", "--eval", COUNTING_TYPESCRIPT].map(PathBuf::from);
     claims_what_it_works_in_language(&[&[node], &program[..]].concat()).await;
 }
@@ -284,7 +274,7 @@ await sql.end();
 
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_reports_a_lost_attempt_in_typescript() {
-    let Some(node) = node() else { return };
+    let Some(node) = programs::node() else { return };
     let program = ["--input-type=module", "--eval", FENCED_TYPESCRIPT].map(PathBuf::from);
     let weir = Weir::new().await;
     let client = weir.client().await;
@@ -558,7 +548,7 @@ async fn a_python_worker_may_be_killed_or_stopped() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_typescript_worker_may_be_killed_or_stopped() {
-    let Some(node) = node() else { return };
+    let Some(node) = programs::node() else { return };
     let program = ["--input-type=module", "--eval", SLOW_TYPESCRIPT, CLIENTS].map(PathBuf::from);
     workers_may_be_killed_or_stopped(&[&[node], &program[..]].concat(), [&["600"], &["1.5"], &["0.1"]]).await;
 }

@@ -55,6 +55,16 @@ pub fn go_build(module: &str, package: &str, program: PathBuf) -> Option<PathBuf
     }
 }
 
+/// The Node that the repository pins, which runs TypeScript directly; `None` if it is not installed.
+pub fn node() -> Option<PathBuf> {
+    let node = Path::new(env!("CARGO_MANIFEST_DIR")).join("../node_modules/node/bin/node");
+    if node.exists() {
+        return Some(node);
+    }
+    missing("node is not installed; run npm install");
+    None
+}
+
 /// A Python with these packages, created once; `None` if it cannot be created here. `name` identifies the versions.
 pub fn python(name: &str, packages: &[&str]) -> Option<PathBuf> {
     let made = cache().and_then(|cache| make_python(&cache.join(format!("python-{name}")), packages));
