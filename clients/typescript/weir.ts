@@ -296,7 +296,16 @@ export class Weir {
 
   async #attempt(sql: Sql, job: Job, handle: Handler): Promise<void> {
     try {
-      await sql.begin(async (transaction) => this.complete(transaction, job, await handle(transaction, job)));
+      await sql.begin(async (transaction) => {
+        try {
+          return await this.complete(transaction, job, await handle(transaction, job));
+        } catch (error) {
+          // begin() rejects once the connection is closed. A rollback that it sends after that ends the process
+          // (https://github.com/porsager/postgres/issues/1208).
+          if (closesConnection(error)) await new Promise(() => {});
+          throw error;
+        }
+      });
     } catch (error) {
       if (error instanceof FencedOut) return;
       if (isLostConnection(error)) throw error;
@@ -346,10 +355,18 @@ function storable(text: string): string {
   return text.replaceAll("\0", "");
 }
 
+/** Whether the connection is closed, or will be: an error of the driver, or a fatal one of PostgreSQL. */
+function closesConnection(error: unknown): boolean {
+  const { code = "", severity } = (error ?? {}) as { code?: unknown; severity?: string };
+  if (severity !== undefined) return ["FATAL", "PANIC"].includes(severity);
+  return /^(CONNECTION_|CONNECT_TIMEOUT|ECONN|EPIPE|ENOTFOUND|EAI_|ETIMEDOUT|EHOSTUNREACH)/.test(String(code));
+}
+
 /** Whether the database cannot be reached, or ended the connection. */
 function isLostConnection(error: unknown): boolean {
-  const code = error instanceof Error && "code" in error ? String(error.code) : "";
-  return /^(CONNECTION_|CONNECT_TIMEOUT|ECONN|EPIPE|ENOTFOUND|EAI_|ETIMEDOUT|EHOSTUNREACH|57P0|08|53300)/.test(code);
+  return (
+    closesConnection(error) || (error instanceof Error && "code" in error && /^(57P0|08|53300)/.test(`${error.code}`))
+  );
 }
 
 /** Resolves with the promise, or after this many milliseconds. */

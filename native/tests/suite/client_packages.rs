@@ -174,10 +174,10 @@ const attempts: number[] = [];
 const enough = new AbortController();
 async function handle(transaction: TransactionSql, job: Job) {
   attempts.push(job.attempt);
-  if (job.attempt === 1) {
-    const [row] = await transaction.unsafe("SELECT pg_backend_pid()::text").raw() as unknown as [[Uint8Array]];
-    await plain`SELECT pg_terminate_backend(${new TextDecoder().decode(row[0])}::int)`;
-  } else enough.abort();
+  // Inside the transaction, because the driver ends the process when a handler goes on to use a closed one:
+  // https://github.com/porsager/postgres/issues/1208.
+  if (job.attempt === 1) await transaction.unsafe("SELECT pg_terminate_backend(pg_backend_pid())");
+  else enough.abort();
   await transaction.unsafe("INSERT INTO results (number) VALUES ($1::text::int)", [String(job.args.order)]);
   return { output: { order: job.args.order ?? null } };
 }
