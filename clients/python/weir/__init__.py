@@ -166,11 +166,7 @@ class Weir(_Calls):
         connected = False
         pause = _PAUSES[0]
         worker = _worker()
-        with _stopped_by_signals() as stopped, self._alive(url, worker):
-
-            def enough() -> bool:
-                return stopped() or until()
-
+        with _or_a_signal(until) as enough, self._alive(url, worker):
             while not enough():
                 try:
                     with psycopg.connect(url, autocommit=True) as idle, psycopg.connect(url) as connection:
@@ -297,11 +293,7 @@ class AsyncWeir(_Calls):
         connected = False
         pause = _PAUSES[0]
         worker = _worker()
-        with _stopped_by_signals() as stopped, self._alive(url, worker):
-
-            def enough() -> bool:
-                return stopped() or until()
-
+        with _or_a_signal(until) as enough, self._alive(url, worker):
             while not enough():
                 try:
                     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as idle:
@@ -399,15 +391,15 @@ def _worker() -> str:
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[Callable[[], bool]]:
-    """Whether SIGTERM or SIGINT has arrived. Python delivers signals to the main thread only."""
-    arrived = threading.Event()
+def _or_a_signal(until: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
+    """Whether `until()`, or SIGTERM or SIGINT has arrived. Python delivers signals to the main thread only."""
     if threading.current_thread() is not threading.main_thread():
-        yield arrived.is_set
+        yield until
         return
+    arrived = threading.Event()
     before = {number: signal.signal(number, lambda *_: arrived.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield arrived.is_set
+        yield lambda: arrived.is_set() or until()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
