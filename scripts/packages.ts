@@ -8,7 +8,7 @@ import { runMain } from "./lib/lifecycle.ts";
 import { options } from "./lib/options.ts";
 import { nodeBin, root, state } from "./lib/paths.ts";
 import { run } from "./lib/process.ts";
-import { say, step } from "./lib/progress.ts";
+import { type Pulse, say, step } from "./lib/progress.ts";
 import { temporaryFolder } from "./lib/temporary-folder.ts";
 
 const clients = join(root, "clients");
@@ -59,15 +59,14 @@ async function typescript(output: string): Promise<void> {
   const folder = temporaryFolder("weir-client");
   const [esm, cjs] = [join(folder, "esm"), join(folder, "cjs")];
   await step("building the package for TypeScript", async (pulse) => {
-    for (const file of ["package.json", "README.md", "LICENSE-MIT", "LICENSE-APACHE"])
-      await cp(join(source, file), join(folder, file));
+    for (const file of ["package.json", "README.md"]) await cp(join(source, file), join(folder, file));
     await run(join(nodeBin, "tsc"), ["--project", source, "--outDir", esm], { pulse });
     await mkdir(cjs);
     await writeFile(join(cjs, "package.json"), '{ "type": "commonjs" }\n');
     const format = ["--format=cjs", "--target=node18", `--outfile=${join(cjs, "weir.js")}`, "--log-level=warning"];
     await run(join(nodeBin, "esbuild"), [join(esm, "weir.js"), ...format], { pulse });
     await cp(join(esm, "weir.d.ts"), join(cjs, "weir.d.ts"));
-    await run("npm", ["pack", "--silent", "--pack-destination", output], { cwd: folder, pulse });
+    await pack(folder, output, pulse);
   });
 }
 
@@ -86,6 +85,12 @@ async function edge(output: string): Promise<void> {
       external: ["./index_bg.wasm", "cloudflare:*"],
     });
     for (const { path, contents } of outputFiles) await writeFile(path, contents);
-    await run("npm", ["pack", "--silent", "--pack-destination", output], { cwd: folder, pulse });
+    await pack(folder, output, pulse);
   });
+}
+
+/** Packs this folder for npm, with the repository's licences. */
+async function pack(folder: string, output: string, pulse: Pulse): Promise<void> {
+  for (const file of ["LICENSE-MIT", "LICENSE-APACHE"]) await cp(join(root, file), join(folder, file));
+  await run("npm", ["pack", "--silent", "--pack-destination", output], { cwd: folder, pulse });
 }
