@@ -64,8 +64,7 @@ pub async fn ensure_subject<C: GenericClient + Sync>(
     ensure(client, holders.subject(subject).id, kept_text(subject), plan).await
 }
 
-/// Creates the user if it is unknown, and gives it this plan now. `control/sql/set_plan.sql` does this for a reported
-/// change of plan, and `control/sql/apply_scheduled.sql` for a scheduled one.
+/// Creates the user if it is unknown, and gives it this plan now.
 async fn ensure<C: GenericClient + Sync>(
     client: &C,
     user: Uuid,
@@ -79,13 +78,7 @@ async fn ensure<C: GenericClient + Sync>(
     };
     let plan_id: Uuid = row.get("id");
     client
-        .execute(
-            "INSERT INTO user_subscriptions AS s (user_id, plan_id) VALUES ($1, $2) \
-             ON CONFLICT (user_id) WHERE status = 'active' \
-             DO UPDATE SET plan_id = excluded.plan_id, next_plan_id = NULL, next_plan_at = NULL, updated_at = now() \
-             WHERE s.plan_id <> excluded.plan_id OR s.next_plan_at <= now()",
-            &[&user, &plan_id],
-        )
+        .execute(include_str!("sql/give_plan.sql"), &[&user, &plan_id])
         .await?;
     Ok(true)
 }

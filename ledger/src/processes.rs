@@ -48,8 +48,7 @@ pub async fn beat(client: &Client, client_id: &str) -> Result<bool, tokio_postgr
 pub async fn sign_off(client: &Client, client_id: &str) -> Result<bool, tokio_postgres::Error> {
     let gone = client
         .execute(
-            "DELETE FROM processes WHERE client_id = $1 AND NOT EXISTS ( \
-                 SELECT 1 FROM river_job j \
+            "DELETE FROM processes WHERE client_id = $1 AND NOT EXISTS (SELECT 1 FROM river_job j \
                  WHERE j.state = 'running' AND j.attempted_by[array_upper(j.attempted_by, 1)] = $1)",
             &[&client_id],
         )

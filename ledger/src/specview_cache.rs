@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use postgres_types::ToSql;
 use uuid::Uuid;
 
 use crate::database::{ConnectionPool, DatabaseError};
@@ -18,11 +19,12 @@ pub async fn charged(
     language: &str,
     keys: &[Vec<u8>],
 ) -> Result<HashMap<Vec<u8>, String>, DatabaseError> {
-    let sql = "SELECT c.test_key, c.rendered FROM specview_cache c \
-               WHERE c.holder = $1 AND c.language = $2 AND c.test_key = ANY ($3) \
-                 AND EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = c.job_id)";
-    let rows = pool.query(sql, &[&holder, &language, &keys]).await?;
-    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    let params: [&(dyn ToSql + Sync); 3] = [&holder, &language, &keys];
+    let rows = pool.query(include_str!("sql/charged_tests.sql"), &params).await?;
+    Ok(rows
+        .iter()
+        .map(|row| (row.get("test_key"), row.get("rendered")))
+        .collect())
 }
 
 /// Stores rendered tests for the job, and returns how many are charged to it. Another job that renders the same test
@@ -39,16 +41,7 @@ pub async fn claim(
     texts: &[String],
     job_id: i64,
 ) -> Result<usize, DatabaseError> {
-    let sql = "INSERT INTO specview_cache AS c (holder, language, test_key, rendered, job_id) \
-               SELECT $1, $2, k, t, $5 FROM unnest($3::bytea[], $4::text[]) AS n (k, t) ORDER BY k \
-               ON CONFLICT (holder, language, test_key) \
-               DO UPDATE SET rendered = excluded.rendered, job_id = excluded.job_id \
-               WHERE NOT EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = c.job_id) \
-                 AND (c.job_id = excluded.job_id \
-                      OR NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = c.job_id AND j.state = 'running')) \
-               RETURNING test_key";
-    let claimed = pool
-        .query(sql, &[&holder, &language, &keys, &texts, &job_id])
-        .await?;
+    let params: [&(dyn ToSql + Sync); 5] = [&holder, &language, &keys, &texts, &job_id];
+    let claimed = pool.query(include_str!("sql/claim_tests.sql"), &params).await?;
     Ok(claimed.len())
 }

@@ -188,21 +188,17 @@ async fn own_limits(
     Ok(gone)
 }
 
-/// Parameters: $1 names, $2 lanes, $3 the default one, then the values of each attribute.
+/// `sql/write_plans.sql` with the columns, the parameters and the updates of the attributes.
 fn write_plans() -> String {
-    let names = PLAN_ATTRIBUTES.map(|attribute| attribute.name);
     let each = |form: &dyn Fn(usize, &str) -> String| {
-        let parts = names.iter().enumerate().map(|(n, name)| form(n, name));
+        let parts = PLAN_ATTRIBUTES.iter().enumerate();
+        let parts = parts.map(|(n, attribute)| form(n, attribute.name));
         parts.collect::<Vec<_>>().join(", ")
     };
-    let (columns, params) = (names.join(", "), each(&|n, _| format!("${}::int[]", n + 4)));
-    let updates = each(&|_, name| format!("{name} = excluded.{name}"));
-    format!(
-        "INSERT INTO subscription_plans (tier, lane, is_default, {columns}) \
-         SELECT w.tier, w.lane, w.tier = $3::text, {columns} \
-         FROM unnest($1::text[], $2::text[], {params}) AS w (tier, lane, {columns}) \
-         ON CONFLICT (tier) DO UPDATE SET lane = excluded.lane, is_default = excluded.is_default, {updates}"
-    )
+    include_str!("sql/write_plans.sql")
+        .replace("$columns", &each(&|_, name| name.to_owned()))
+        .replace("$parameters", &each(&|n, _| format!("${}::int[]", n + 4)))
+        .replace("$updates", &each(&|_, name| format!("{name} = excluded.{name}")))
 }
 
 async fn write(transaction: &Transaction<'_>, wanted: &Catalogue) -> Result<(), tokio_postgres::Error> {

@@ -28,12 +28,7 @@ pub struct Receiver {
 /// When the database cannot be queried.
 pub async fn receiver(client: &Client, webhook: Uuid) -> Result<Option<Receiver>, tokio_postgres::Error> {
     let row = client
-        .query_opt(
-            "SELECT url, secret, CASE WHEN previous_until > now() THEN previous_secret END AS previous, \
-                    CASE WHEN previous_until > now() THEN older_secret END AS older \
-             FROM active_webhooks WHERE id = $1",
-            &[&webhook],
-        )
+        .query_opt(include_str!("sql/receiver.sql"), &[&webhook])
         .await?;
     Ok(row.map(|row| {
         let secrets: [Option<String>; 3] = [row.get("secret"), row.get("previous"), row.get("older")];
@@ -142,12 +137,7 @@ pub struct DeliveryState {
 /// When the database cannot be queried.
 pub async fn delivery(client: &Client, job_id: i64) -> Result<Option<DeliveryState>, tokio_postgres::Error> {
     let row = client
-        .query_opt(
-            "SELECT state = 'completed' AS delivered, finalized_at IS NOT NULL AS ended, errors[array_upper(errors, 1)] ->> 'error' AS last_error, \
-                    metadata -> 'output' AS output \
-             FROM river_job WHERE id = $1",
-            &[&job_id],
-        )
+        .query_opt(include_str!("sql/delivery.sql"), &[&job_id])
         .await?;
     Ok(row.map(|row| DeliveryState {
         delivered: row.get("delivered"),

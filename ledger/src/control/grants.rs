@@ -65,12 +65,7 @@ pub async fn grants_of<C: GenericClient + Sync>(
     person: &Person,
 ) -> Result<Vec<Granted>, tokio_postgres::Error> {
     let rows = client
-        .query(
-            "SELECT * FROM grants WHERE user_id = $1 AND used < amount \
-             AND (reserved > 0 OR expires_at IS NULL OR expires_at > clock_timestamp()) \
-             ORDER BY expires_at NULLS LAST, created_at, id",
-            &[&person.id],
-        )
+        .query(include_str!("sql/grants_of.sql"), &[&person.id])
         .await?;
     Ok(rows.iter().map(from_row).collect())
 }

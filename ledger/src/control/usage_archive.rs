@@ -84,13 +84,7 @@ async fn counters(
 ) -> Result<Vec<(Uuid, Meter)>, tokio_postgres::Error> {
     let (user, meter) = after.map_or((Uuid::nil(), ""), |(user, meter)| (user, meter.as_str()));
     let rows = client
-        .query(
-            "SELECT DISTINCT user_id, event_type FROM quota_balances \
-             WHERE (user_id, event_type::text) > ($2, $3) AND user_id >= $2 \
-               AND span = 'month' AND period_start + interval '1 month' <= $1 \
-             ORDER BY user_id, event_type LIMIT 1000",
-            &[&before, &user, &meter],
-        )
+        .query(include_str!("sql/archivable.sql"), &[&before, &user, &meter])
         .await?;
     Ok(rows
         .iter()

@@ -127,12 +127,7 @@ pub async fn webhooks(client: &Client) -> Result<Vec<Webhook>, tokio_postgres::E
 /// must not prevent a change of its webhook.
 pub(super) async fn locked(transaction: &Transaction<'_>, id: Uuid) -> Result<Webhook, ControlError> {
     let found = transaction
-        .query_opt(
-            "SELECT id, url, events, thresholds, created_at, disabled_at, disabled_because, \
-                    CASE WHEN previous_until > now() THEN previous_until END AS previous_until \
-             FROM webhooks WHERE id = $1 AND removed_at IS NULL FOR NO KEY UPDATE",
-            &[&id],
-        )
+        .query_opt(include_str!("sql/lock_webhook.sql"), &[&id])
         .await?;
     found.as_ref().map(from_row).ok_or(ControlError::NoWebhook(id))
 }
@@ -246,9 +241,7 @@ pub async fn rotate_webhook(
     let before = locked(&transaction, id).await?;
     transaction
         .execute(
-            "UPDATE webhooks SET older_secret = CASE WHEN previous_until > clock_timestamp() THEN previous_secret END, \
-                    previous_secret = secret, previous_until = clock_timestamp() + make_interval(secs => $3), secret = $2 \
-             WHERE id = $1",
+            include_str!("sql/rotate_webhook.sql"),
             &[&id, &secret, &both_for.as_secs_f64()],
         )
         .await?;
@@ -335,12 +328,7 @@ pub async fn remove_webhook(client: &mut Client, actor: &str, id: Uuid) -> Resul
     let transaction = client.transaction().await?;
     let before = locked(&transaction, id).await?;
     transaction
-        .execute(
-            "UPDATE webhooks SET removed_at = clock_timestamp(), secret = NULL, previous_secret = NULL, \
-                    older_secret = NULL, previous_until = NULL \
-             WHERE id = $1",
-            &[&id],
-        )
+        .execute(include_str!("sql/remove_webhook.sql"), &[&id])
         .await?;
     let change = Change {
         actor,

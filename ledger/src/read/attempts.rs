@@ -12,10 +12,7 @@ statements! {
                         WHERE id = $1 AND attempt = $2 AND created_at = $3 AND state = 'running')";
 
     /// Whether an attempt at the job runs or could start within 5 s. A job with an outstanding answer has none.
-    pub fn may_run(job_id: i64) -> bool =
-        "SELECT EXISTS (SELECT 1 FROM river_job j WHERE j.id = $1 AND j.finalized_at IS NULL \
-             AND NOT (j.state IN ('retryable', 'scheduled') AND j.scheduled_at > now() + interval '5 seconds') \
-             AND NOT (j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_answers(j.id, j.attempt, j.attempted_by))))";
+    pub fn may_run(job_id: i64) -> bool = include_str!("sql/may_run.sql");
 
     /// Whether the job does not run, or a River client has requested its cancellation.
     pub fn is_cancelled(job_id: i64) -> bool =

@@ -107,13 +107,9 @@ statements! {
          FROM submissions s WHERE s.holder = $1 AND s.job_id = $2"
     );
 
-    /// The number at `path`, a JSON path, in the output of each of the holder's jobs among these. PostgreSQL evaluates
-    /// the path, because outputs may have megabytes.
-    pub fn output_counts(holder: Uuid, ids: &[i64], path: &str) -> Vec<OutputCount> = &format!(
-        "SELECT s.job_id, {STATE} AS state, \
-                jsonb_path_query_first(output_of(s.job_id), $3::text::jsonpath, '{{}}', true)::bigint AS count \
-         FROM submissions s WHERE s.holder = $1 AND s.job_id = ANY ($2)"
-    );
+    /// The number at `path`, a JSON path, in the output of each of the holder's jobs among these.
+    pub fn output_counts(holder: Uuid, ids: &[i64], path: &str) -> Vec<OutputCount> =
+        &include_str!("sql/output_counts.sql").replace("$state", STATE).replace("$output", WITH_OUTPUT);
 
     /// The holder that the job was submitted for.
     pub fn holder(id: i64) -> Option<Uuid> = "SELECT holder FROM submissions WHERE job_id = $1";

@@ -62,11 +62,7 @@ statements! {
     pub fn waiting(queues: &[String]) -> Vec<LaneWaiting> = include_str!("sql/lane_waiting.sql");
 
     /// The workers by queue.
-    pub fn workers() -> Vec<LaneWorkers> =
-        "SELECT pool.key AS queue, sum(pool.value::bigint)::bigint AS workers \
-         FROM processes p, jsonb_each_text(p.pools) AS pool \
-         WHERE p.beat_at > clock_timestamp() - make_interval(secs => $1) GROUP BY 1",
-        [DEAD_AFTER.as_secs_f64()];
+    pub fn workers() -> Vec<LaneWorkers> = include_str!("sql/lane_workers.sql"), [DEAD_AFTER.as_secs_f64()];
 
     /// The number of living Weir processes.
     pub fn processes() -> i64 =
@@ -74,11 +70,8 @@ statements! {
          WHERE client_id LIKE 'weir\\_%' AND beat_at > clock_timestamp() - make_interval(secs => $1)",
         [DEAD_AFTER.as_secs_f64()];
 
-    /// The slots by meter. Reads the reservations once, because there are fewer of them than holders.
-    pub fn slots() -> Vec<MeterSlots> =
-        "SELECT event_type AS meter, count(admitted_at) AS slots_in_use, count(parked_at) AS parked, \
-                coalesce((1000 * extract(epoch FROM clock_timestamp() - min(parked_at)))::bigint, 0) AS oldest_turn_ms \
-         FROM quota_reservations GROUP BY 1";
+    /// The slots by meter.
+    pub fn slots() -> Vec<MeterSlots> = include_str!("sql/meter_slots.sql");
 
     /// The queues that are paused.
     pub fn paused() -> Vec<String> = "SELECT name FROM river_queue WHERE paused_at IS NOT NULL";

@@ -48,12 +48,5 @@ statements! {
     pub fn leaders() -> Leaders = include_str!("sql/leaders.sql");
 
     /// The jobs that ended within the last minute. Webhook deliveries do not count.
-    pub fn last_minute() -> LastMinute =
-        "SELECT count(*) FILTER (WHERE state = 'completed') AS completed, \
-                count(*) FILTER (WHERE state = 'cancelled') AS cancelled, \
-                count(*) FILTER (WHERE state = 'discarded') AS failed \
-         FROM river_job \
-         WHERE state IN ('completed', 'cancelled', 'discarded') \
-           AND finalized_at > now() - interval '1 minute' AND kind <> $1",
-        [DELIVERY_KIND];
+    pub fn last_minute() -> LastMinute = include_str!("sql/last_minute.sql"), [DELIVERY_KIND];
 }

@@ -624,6 +624,32 @@ fn queries_are_in_the_ledger() {
     }
 }
 
+/// Statements of more than two lines are files, with a header that states the parameters and the cost.
+#[test]
+fn long_statements_are_sql_files() {
+    let statement = Regex::new(r#""(?:SELECT|INSERT|UPDATE|DELETE|WITH|SET) (?:[^"\\]|\\[\s\S])*""#).unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledger/src");
+    let (mut statements, mut long) = (0, Vec::new());
+    for file in files_under(&folder) {
+        if file.extension().is_some_and(|extension| extension == "rs") {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let code = text.split("#[cfg(test)]\nmod ").next().unwrap();
+            for found in statement.find_iter(code) {
+                statements += 1;
+                if found.as_str().lines().count() > 2 {
+                    long.push(format!("{}: {}", file.display(), found.as_str()));
+                }
+            }
+        }
+    }
+    assert!(statements > 50, "only {statements} statements were found");
+    assert!(
+        long.is_empty(),
+        "move these statements to .sql files:\n{}",
+        long.join("\n")
+    );
+}
+
 fn files_under(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder)
         .unwrap()
