@@ -9,7 +9,7 @@ use crate::common::{GO_TESTS, Weir, Who};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use weir::work::{Role, Working};
-use weir_ledger::holder::Holders;
+use weir_ledger::holder::{Holder, Holders};
 use weir_ledger::reservation::{Answer, Reserver, Submission};
 use weir_ledger::settlement::{Ended, Success};
 
@@ -46,58 +46,55 @@ fn change_of(event: &Value) -> (String, Value) {
     (format!("/admin/holders/{subject}/plan"), body)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn upgrades_grants_and_refunds_are_applied_and_logged() {
-    let weir = Weir::with(&[("WEBHOOK_PRIVATE_NETWORKS", "true")]).await;
-    let who = Who::Subject("auth0|anne");
-    // A key from a shell, as an operator creates it: alone on the last line.
-    let output = command(&weir, &["key", "create", "--name", "billing", "--scope", "admin"])
-        .output()
-        .unwrap();
-    let printed = String::from_utf8(output.stdout).unwrap();
-    let key = printed.lines().last().unwrap();
-    assert!(key.starts_with("weir_sk_") && key.len() == 51, "{printed}");
-    let bearer = format!("Bearer {key}");
-    let call = async |method: &str, path: &str, idempotency: &str, body: &Value| {
-        let answer = weir
-            .with_key(method, path, &bearer, idempotency, &body.to_string())
+/// The path of the user in `/admin`.
+const HOLDER: &str = "/admin/holders/auth0%7Canne";
+
+/// A backend that calls `/admin` with a service key.
+struct Backend<'a> {
+    weir: &'a Weir,
+    /// The header `Authorization`.
+    bearer: String,
+}
+
+impl<'a> Backend<'a> {
+    /// Creates a key from a shell, as an operator does. It is alone on the last line.
+    fn of(weir: &'a Weir) -> Self {
+        let output = command(weir, &["key", "create", "--name", "billing", "--scope", "admin"])
+            .output()
+            .unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        let key = printed.lines().last().unwrap();
+        assert!(key.starts_with("weir_sk_") && key.len() == 51, "{printed}");
+        let bearer = format!("Bearer {key}");
+        Self { weir, bearer }
+    }
+
+    async fn call(&self, method: &str, path: &str, idempotency: &str, body: &Value) -> Value {
+        let answer = self
+            .weir
+            .with_key(method, path, &self.bearer, idempotency, &body.to_string())
             .await;
         assert!(answer.status.is_success(), "{method} {path}: {}", answer.body);
         answer.body
-    };
-
-    // The receiver gets all events. No workers run its jobs here: only deliveries are made.
-    let mut receiver = Receiver::new();
-    let wanted = json!({ "url": receiver.url() });
-    let secret = call("POST", "/admin/webhooks", "-", &wanted).await["secret"].clone();
-    let delivering = {
-        let others: Vec<_> = weir
-            .context
-            .settings
-            .service("specview")
-            .cloned()
-            .into_iter()
-            .collect();
-        Working::start(&weir.context, Role::Both, &others).await.unwrap()
-    };
-
-    // Three jobs on Free: one has the slot, two wait.
-    let mut jobs = Vec::new();
-    for _ in 0..3 {
-        jobs.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
     }
-    let stopped = tokio_util::sync::CancellationToken::new();
-    let maintenance = tokio::spawn(weir::work::reconcile::run(weir.another(&[]), stopped.clone()));
-    let client = weir.client().await;
-    weir.maintenance_started().await;
+
+    async fn get(&self, path: &str) -> Value {
+        self.call("GET", path, "-", &json!({})).await
+    }
+}
+
+/// The provider reports an upgrade to Pro, which starts the user's parked jobs. Then it repeats the event, and sends an
+/// older one.
+async fn upgrade(backend: &Backend<'_>, who: Who, jobs: &[i64]) {
+    let weir = backend.weir;
     let upgrade = stripe_event("evt_upgrade", 1_800_000_100, "pro");
     let (path, body) = change_of(&upgrade);
-    let answer = call("PUT", &path, "-", &body).await;
+    let answer = backend.call("PUT", &path, "-", &body).await;
     assert_eq!(
         (&answer["applied"], &answer["plan"]),
         (&json!(true), &json!("pro"))
     );
-    for id in &jobs {
+    for id in jobs {
         weir.until("the jobs to start", async || {
             let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
             (job["waiting_for"] == "worker").then_some(())
@@ -106,28 +103,27 @@ async fn upgrades_grants_and_refunds_are_applied_and_logged() {
     }
 
     // The provider repeats the event, and then sends an older one.
-    assert_eq!(call("PUT", &path, "-", &body).await["repeated"], true);
+    assert_eq!(backend.call("PUT", &path, "-", &body).await["repeated"], true);
     let (_, older) = change_of(&stripe_event("evt_signup", 1_800_000_000, "free"));
-    let answer = call("PUT", &path, "-", &older).await;
+    let answer = backend.call("PUT", &path, "-", &older).await;
     assert_eq!(
         (&answer["applied"], &answer["plan"]),
         (&json!(false), &json!("pro"))
     );
+}
 
-    weir.until("the change of plan", async || {
-        (receiver.of("plan.changed").len() == 1).then_some(())
-    })
-    .await;
-    receiver.kill();
-
-    // The month is nearly used up, and a hundred are bought: requested twice, granted once.
-    let holder = Holders::load(&client).await.unwrap().user_id("auth0|anne");
-    weir.use_up(holder.id, "analysis", 1000 - 3 - 30).await;
+/// The month is nearly used up, and a hundred are bought: requested twice, granted once. A job reserves some of them,
+/// and returns them when it ends.
+async fn buy_grant(backend: &Backend<'_>, holder: Holder) {
+    backend.weir.use_up(holder.id, "analysis", 1000 - 3 - 30).await;
     let bought = json!({ "meter": "analysis", "amount": 100, "reason": "bought" });
-    let grants = path.replace("/plan", "/grants");
-    let first = call("POST", &grants, "order-7", &bought).await;
-    assert_eq!(call("POST", &grants, "order-7", &bought).await, first);
-    let reserver = Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules));
+    let grants = format!("{HOLDER}/grants");
+    let first = backend.call("POST", &grants, "order-7", &bought).await;
+    assert_eq!(backend.call("POST", &grants, "order-7", &bought).await, first);
+    let reserver = Reserver::start(
+        &backend.weir.context.database,
+        Arc::clone(&backend.weir.context.rules),
+    );
     let submission = Submission {
         holder,
         subject: Some("auth0|anne".parse().unwrap()),
@@ -138,11 +134,11 @@ async fn upgrades_grants_and_refunds_are_applied_and_logged() {
         panic!("the plan has 30 and the grant 100")
     };
     let left = async || {
-        let holder = call("GET", &path.replace("/plan", ""), "-", &json!({})).await;
+        let holder = backend.get(HOLDER).await;
         holder["meters"]["analysis"]["grants"][0]["left"].clone()
     };
     assert_eq!(left().await, 50, "half of it is reserved");
-    weir.begun_elsewhere(job.id).await;
+    backend.weir.begun_elsewhere(job.id).await;
     let success = Success {
         attempt: 1,
         job_created_at: None,
@@ -154,27 +150,34 @@ async fn upgrades_grants_and_refunds_are_applied_and_logged() {
         holder: Some(holder.id),
         success: Some(success),
     };
-    weir.context.settler.settle(ended).await.unwrap();
+    backend.weir.context.settler.settle(ended).await.unwrap();
     assert_eq!(left().await, 100, "the plan's part paid for it");
-    let refund = json!({ "meter": "analysis", "amount": -10, "reason": "an outage of ours" });
-    call(
-        "POST",
-        &path.replace("/plan", "/adjustments"),
-        "refund-1",
-        &refund,
-    )
-    .await;
-    let rest = json!({ "meter": "analysis", "amount": 13, "reason": "work done by hand" });
-    call("POST", &path.replace("/plan", "/adjustments"), "rest-1", &rest).await;
-    let message = command(&weir, &["user", "cancel", "auth0|anne", "--reason", "asked for"])
-        .output()
-        .unwrap();
-    assert_eq!(String::from_utf8(message.stdout).unwrap(), "cancelled 3 jobs\n");
+}
 
-    // The usage feed and the log.
-    let events = weir
+/// A refund, a charge for other work, and the cancellation of the three waiting jobs.
+async fn adjust_and_cancel(backend: &Backend<'_>) {
+    let refund = json!({ "meter": "analysis", "amount": -10, "reason": "an outage of ours" });
+    backend
+        .call("POST", &format!("{HOLDER}/adjustments"), "refund-1", &refund)
+        .await;
+    let rest = json!({ "meter": "analysis", "amount": 13, "reason": "work done by hand" });
+    backend
+        .call("POST", &format!("{HOLDER}/adjustments"), "rest-1", &rest)
+        .await;
+    let message = command(
+        backend.weir,
+        &["user", "cancel", "auth0|anne", "--reason", "asked for"],
+    )
+    .output()
+    .unwrap();
+    assert_eq!(String::from_utf8(message.stdout).unwrap(), "cancelled 3 jobs\n");
+}
+
+async fn check_usage_feed(backend: &Backend<'_>) {
+    let events = backend
+        .weir
         .until("all usage events", async || {
-            let feed = call("GET", "/admin/usage/events", "-", &json!({})).await;
+            let feed = backend.get("/admin/usage/events").await;
             let events = feed["events"].as_array().unwrap().clone();
             (events.len() == 4).then_some(events)
         })
@@ -187,7 +190,10 @@ async fn upgrades_grants_and_refunds_are_applied_and_logged() {
         })
         .collect();
     assert_eq!(amounts, [967, 30, -10, 13]);
-    let log = call("GET", "/admin/audit-log", "-", &json!({})).await["changes"].clone();
+}
+
+async fn check_audit_log(backend: &Backend<'_>) {
+    let log = backend.get("/admin/audit-log").await["changes"].clone();
     let trail: Vec<(&str, &str)> = log
         .as_array()
         .unwrap()
@@ -218,18 +224,15 @@ async fn upgrades_grants_and_refunds_are_applied_and_logged() {
         (&json!("free"), &json!("pro"))
     );
     assert_eq!(plan["after"]["event_id"], "evt_upgrade");
+}
 
-    // The receiver is up again, and has every event once by id.
-    receiver.start_again().await;
-    weir.until("all that happened", async || {
-        (receiver.by_id().len() >= 7).then_some(())
-    })
-    .await;
+/// The receiver has each event once, by id.
+fn check_deliveries(receiver: &Receiver, secret: &str) {
     let deliveries = receiver.by_id();
     let mut delivered: Vec<String> = deliveries
         .values()
         .map(|one| {
-            assert!(one.is_signed_by(secret.as_str().unwrap()));
+            assert!(one.is_signed_by(secret));
             let data = &one.event["data"];
             assert_eq!(data["subject"], "auth0|anne");
             match one.kind() {
@@ -253,6 +256,60 @@ async fn upgrades_grants_and_refunds_are_applied_and_logged() {
             "job.cancelled",
         ]
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn upgrades_grants_and_refunds_are_applied_and_logged() {
+    let weir = Weir::with(&[("WEBHOOK_PRIVATE_NETWORKS", "true")]).await;
+    let who = Who::Subject("auth0|anne");
+    let backend = Backend::of(&weir);
+
+    // The receiver gets all events. No workers run its jobs here: only deliveries are made.
+    let mut receiver = Receiver::new();
+    let wanted = json!({ "url": receiver.url() });
+    let webhook = backend.call("POST", "/admin/webhooks", "-", &wanted).await;
+    let secret = webhook["secret"].as_str().unwrap();
+    let delivering = {
+        let others: Vec<_> = weir
+            .context
+            .settings
+            .service("specview")
+            .cloned()
+            .into_iter()
+            .collect();
+        Working::start(&weir.context, Role::Both, &others).await.unwrap()
+    };
+
+    // Three jobs on Free: one has the slot, two wait.
+    let mut jobs = Vec::new();
+    for _ in 0..3 {
+        jobs.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
+    }
+    let stopped = tokio_util::sync::CancellationToken::new();
+    let maintenance = tokio::spawn(weir::work::reconcile::run(weir.another(&[]), stopped.clone()));
+    let client = weir.client().await;
+    weir.maintenance_started().await;
+    upgrade(&backend, who, &jobs).await;
+
+    weir.until("the change of plan", async || {
+        (receiver.of("plan.changed").len() == 1).then_some(())
+    })
+    .await;
+    receiver.kill();
+
+    let holder = Holders::load(&client).await.unwrap().user_id("auth0|anne");
+    buy_grant(&backend, holder).await;
+    adjust_and_cancel(&backend).await;
+    check_usage_feed(&backend).await;
+    check_audit_log(&backend).await;
+
+    // The receiver is up again, and has every event once by id.
+    receiver.start_again().await;
+    weir.until("all that happened", async || {
+        (receiver.by_id().len() >= 7).then_some(())
+    })
+    .await;
+    check_deliveries(&receiver, secret);
     delivering.stop().await;
     stopped.cancel();
     maintenance.await.unwrap();

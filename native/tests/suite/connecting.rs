@@ -152,187 +152,261 @@ impl Stage {
     }
 }
 
+/// Without TLS.
+const PLAIN: &[(&str, &str)] = &[("PGSSLMODE", "disable")];
+
+/// Connections that both drivers make: the text, the variables, and what the session has: user, database, transport,
+/// `work_mem` and server.
+const ACCEPTED: &[Row<'_>] = &[
+    // A distribution's stock server has a self-signed certificate.
+    (
+        "postgres://postgres@127.0.0.1:{port}/shop",
+        &[],
+        "postgres shop tls 4MB one",
+    ),
+    (
+        "postgresql://postgres@localhost:{port}/shop?sslmode=prefer",
+        &[],
+        "postgres shop tls 4MB one",
+    ),
+    (
+        "postgres://postgres@127.0.0.1:{port}?sslmode=disable",
+        &[],
+        "postgres postgres plain 4MB one",
+    ),
+    (
+        "postgres://postgres@127.0.0.1:{port}/shop?sslmode=require",
+        &[],
+        "postgres shop tls 4MB one",
+    ),
+    (
+        "postgres://postgres@127.0.0.1:{port}/shop?ssl=true",
+        &[],
+        "postgres shop tls 4MB one",
+    ),
+    // A private authority.
+    (
+        "postgres://postgres@127.0.0.1:{port}/shop?sslmode=require&sslrootcert={folder}/ca.pem",
+        &[],
+        "postgres shop tls 4MB one",
+    ),
+    (
+        "postgres://postgres@127.0.0.1:{port}/shop?sslmode=verify-ca&sslrootcert={folder}/ca.pem",
+        &[],
+        "postgres shop tls 4MB one",
+    ),
+    (
+        "postgres://postgres@localhost:{port}/shop?sslmode=verify-full&sslrootcert={folder}/ca.pem",
+        &[],
+        "postgres shop tls 4MB one",
+    ),
+    (
+        "host=localhost hostaddr=127.0.0.1 port={port} user=postgres dbname=shop sslmode=verify-full \
+         sslrootcert={folder}/ca.pem",
+        &[],
+        "postgres shop tls 4MB one",
+    ),
+    (
+        "postgres://localhost:{port}/shop",
+        &[
+            ("PGUSER", "postgres"),
+            ("PGSSLMODE", "verify-full"),
+            ("PGSSLROOTCERT", "{folder}/ca.pem"),
+        ],
+        "postgres shop tls 4MB one",
+    ),
+    // A client's certificate.
+    (
+        "postgres://certified@localhost:{port}/shop?sslmode=verify-full&sslrootcert={folder}/ca.pem&\
+         sslcert={folder}/client.crt&sslkey={folder}/client.key",
+        &[],
+        "certified shop tls 4MB one",
+    ),
+    (
+        "postgres://certified@localhost:{port}/shop",
+        &[
+            ("PGSSLCERT", "{folder}/client.crt"),
+            ("PGSSLKEY", "{folder}/client.key"),
+        ],
+        "certified shop tls 4MB one",
+    ),
+    // Sockets have no TLS.
+    (
+        "host={folder} port={port} user=postgres dbname=shop",
+        &[],
+        "postgres shop socket 4MB one",
+    ),
+    (
+        "postgres:///shop?host={folder}&port={port}&user=postgres",
+        &[],
+        "postgres shop socket 4MB one",
+    ),
+    (
+        "postgres://postgres@{encoded}:{port}/shop",
+        &[],
+        "postgres shop socket 4MB one",
+    ),
+    (
+        "postgres://postgres@{encoded}:{port}/shop?sslmode=verify-full",
+        &[],
+        "postgres shop socket 4MB one",
+    ),
+    (
+        "",
+        &[
+            ("PGHOST", "{folder}"),
+            ("PGPORT", "{port}"),
+            ("PGDATABASE", "shop"),
+        ],
+        "postgres shop socket 4MB one",
+    ),
+    // IPv6.
+    (
+        "postgres://postgres@[::1]:{port}/shop",
+        &[],
+        "postgres shop tls 4MB one",
+    ),
+    (
+        "host=::1 port={port} user=postgres dbname=shop",
+        PLAIN,
+        "postgres shop plain 4MB one",
+    ),
+    // Options of the session.
+    (
+        "postgres://postgres@127.0.0.1:{port}/shop?options=-c%20work_mem%3D5MB&sslmode=disable",
+        &[],
+        "postgres shop plain 5MB one",
+    ),
+    (
+        "postgres://postgres@127.0.0.1:{port}/shop?sslmode=disable",
+        &[("PGOPTIONS", "-c work_mem=6MB")],
+        "postgres shop plain 6MB one",
+    ),
+    // Passwords.
+    (
+        "postgres://secret:p%40:%5C%20'@127.0.0.1:{port}/shop",
+        &[],
+        "secret shop tls 4MB one",
+    ),
+    (
+        "host=127.0.0.1 port={port} user=secret password='p@:\\\\ \\'' dbname=shop",
+        &[],
+        "secret shop tls 4MB one",
+    ),
+    (
+        "postgres://secret@127.0.0.1:{port}/shop",
+        &[("PGPASSWORD", "p@:\\ '")],
+        "secret shop tls 4MB one",
+    ),
+    (
+        "postgres://secret@localhost:{port}/shop",
+        &[("PGPASSFILE", "{folder}/pass")],
+        "secret shop tls 4MB one",
+    ),
+    (
+        "postgres://secret@localhost:{port}/shop?passfile={folder}/pass",
+        &[],
+        "secret shop tls 4MB one",
+    ),
+    // Several servers, one of which accepts writes.
+    (
+        "postgres://postgres@127.0.0.1:{other},localhost:{port}/shop?target_session_attrs=read-write",
+        &[],
+        "postgres shop tls 4MB one",
+    ),
+    (
+        "postgres://postgres@127.0.0.1:{other},localhost:{port}/shop?target_session_attrs=primary&sslmode=verify-ca&\
+         sslrootcert={folder}/ca.pem",
+        &[],
+        "postgres shop tls 4MB one",
+    ),
+    (
+        "host=127.0.0.1,127.0.0.1 port=1,{port} user=postgres dbname=shop",
+        PLAIN,
+        "postgres shop plain 4MB one",
+    ),
+    (
+        "postgres://postgres@127.0.0.1:{port}/shop?connect_timeout=3",
+        PLAIN,
+        "postgres shop plain 4MB one",
+    ),
+];
+
+/// Connections that both drivers refuse: the text, the variables, and a part of the message.
+const REFUSED: &[Row<'_>] = &[
+    (
+        "postgres://postgres@localhost:{port}/shop?sslmode=require&sslrootcert={folder}/other.pem",
+        &[],
+        "certificate",
+    ),
+    (
+        "postgres://postgres@localhost:{port}/shop?sslmode=verify-ca&sslrootcert={folder}/other.pem",
+        &[],
+        "certificate",
+    ),
+    (
+        "postgres://postgres@127.0.0.1:{port}/shop?sslmode=verify-full&sslrootcert={folder}/ca.pem",
+        &[],
+        "certificate",
+    ),
+    (
+        "postgres://postgres@localhost:{port}/shop?sslmode=verify-full",
+        &[],
+        "certificate",
+    ),
+    (
+        "postgres://postgres@localhost:{port}/shop?sslrootcert=system",
+        &[],
+        "certificate",
+    ),
+    (
+        "postgres://certified@localhost:{port}/shop?sslmode=require",
+        &[],
+        "certificate",
+    ),
+    (
+        "postgres://secret@localhost:{port}/shop",
+        &[("PGPASSWORD", "wrong")],
+        "password",
+    ),
+    (
+        "postgres://postgres@127.0.0.1:{other}/shop?target_session_attrs=read-write",
+        &[],
+        "does not allow writes",
+    ),
+    (
+        "postgres://postgres@localhost:{port}/shop?channel_binding=require",
+        &[],
+        "channel_binding=require is not",
+    ),
+    (
+        "postgres://postgres@localhost:{port}/shop",
+        &[("PGCHANNELBINDING", "require")],
+        "channel_binding=require is not",
+    ),
+    (
+        "postgres://postgres@localhost:{port}/shop",
+        &[("PGSERVICE", "shop")],
+        "PGSERVICE is not supported",
+    ),
+    (
+        "postgres://postgres@localhost:{port}/shop?sslcrl=/x",
+        &[],
+        "sslcrl is not supported",
+    ),
+    (
+        "postgres://postgres@localhost:{port}/shop?pgbouncer=true",
+        &[],
+        "pgbouncer is not a connection parameter",
+    ),
+];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn both_drivers_connect_as_libpq_documents_it() {
     let Some(stage) = Stage::new().await else {
         return skip("the programs of the server cannot be run here");
     };
-    let plain = [("PGSSLMODE", "disable")];
-    let rows: &[Row<'_>] = &[
-        // A distribution's stock server has a self-signed certificate.
-        (
-            "postgres://postgres@127.0.0.1:{port}/shop",
-            &[],
-            "postgres shop tls 4MB one",
-        ),
-        (
-            "postgresql://postgres@localhost:{port}/shop?sslmode=prefer",
-            &[],
-            "postgres shop tls 4MB one",
-        ),
-        (
-            "postgres://postgres@127.0.0.1:{port}?sslmode=disable",
-            &[],
-            "postgres postgres plain 4MB one",
-        ),
-        (
-            "postgres://postgres@127.0.0.1:{port}/shop?sslmode=require",
-            &[],
-            "postgres shop tls 4MB one",
-        ),
-        (
-            "postgres://postgres@127.0.0.1:{port}/shop?ssl=true",
-            &[],
-            "postgres shop tls 4MB one",
-        ),
-        // A private authority.
-        (
-            "postgres://postgres@127.0.0.1:{port}/shop?sslmode=require&sslrootcert={folder}/ca.pem",
-            &[],
-            "postgres shop tls 4MB one",
-        ),
-        (
-            "postgres://postgres@127.0.0.1:{port}/shop?sslmode=verify-ca&sslrootcert={folder}/ca.pem",
-            &[],
-            "postgres shop tls 4MB one",
-        ),
-        (
-            "postgres://postgres@localhost:{port}/shop?sslmode=verify-full&sslrootcert={folder}/ca.pem",
-            &[],
-            "postgres shop tls 4MB one",
-        ),
-        (
-            "host=localhost hostaddr=127.0.0.1 port={port} user=postgres dbname=shop sslmode=verify-full \
-             sslrootcert={folder}/ca.pem",
-            &[],
-            "postgres shop tls 4MB one",
-        ),
-        (
-            "postgres://localhost:{port}/shop",
-            &[
-                ("PGUSER", "postgres"),
-                ("PGSSLMODE", "verify-full"),
-                ("PGSSLROOTCERT", "{folder}/ca.pem"),
-            ],
-            "postgres shop tls 4MB one",
-        ),
-        // A client's certificate.
-        (
-            "postgres://certified@localhost:{port}/shop?sslmode=verify-full&sslrootcert={folder}/ca.pem&\
-             sslcert={folder}/client.crt&sslkey={folder}/client.key",
-            &[],
-            "certified shop tls 4MB one",
-        ),
-        (
-            "postgres://certified@localhost:{port}/shop",
-            &[
-                ("PGSSLCERT", "{folder}/client.crt"),
-                ("PGSSLKEY", "{folder}/client.key"),
-            ],
-            "certified shop tls 4MB one",
-        ),
-        // Sockets have no TLS.
-        (
-            "host={folder} port={port} user=postgres dbname=shop",
-            &[],
-            "postgres shop socket 4MB one",
-        ),
-        (
-            "postgres:///shop?host={folder}&port={port}&user=postgres",
-            &[],
-            "postgres shop socket 4MB one",
-        ),
-        (
-            "postgres://postgres@{encoded}:{port}/shop",
-            &[],
-            "postgres shop socket 4MB one",
-        ),
-        (
-            "postgres://postgres@{encoded}:{port}/shop?sslmode=verify-full",
-            &[],
-            "postgres shop socket 4MB one",
-        ),
-        (
-            "",
-            &[
-                ("PGHOST", "{folder}"),
-                ("PGPORT", "{port}"),
-                ("PGDATABASE", "shop"),
-            ],
-            "postgres shop socket 4MB one",
-        ),
-        // IPv6.
-        (
-            "postgres://postgres@[::1]:{port}/shop",
-            &[],
-            "postgres shop tls 4MB one",
-        ),
-        (
-            "host=::1 port={port} user=postgres dbname=shop",
-            &plain,
-            "postgres shop plain 4MB one",
-        ),
-        // Options of the session.
-        (
-            "postgres://postgres@127.0.0.1:{port}/shop?options=-c%20work_mem%3D5MB&sslmode=disable",
-            &[],
-            "postgres shop plain 5MB one",
-        ),
-        (
-            "postgres://postgres@127.0.0.1:{port}/shop?sslmode=disable",
-            &[("PGOPTIONS", "-c work_mem=6MB")],
-            "postgres shop plain 6MB one",
-        ),
-        // Passwords.
-        (
-            "postgres://secret:p%40:%5C%20'@127.0.0.1:{port}/shop",
-            &[],
-            "secret shop tls 4MB one",
-        ),
-        (
-            "host=127.0.0.1 port={port} user=secret password='p@:\\\\ \\'' dbname=shop",
-            &[],
-            "secret shop tls 4MB one",
-        ),
-        (
-            "postgres://secret@127.0.0.1:{port}/shop",
-            &[("PGPASSWORD", "p@:\\ '")],
-            "secret shop tls 4MB one",
-        ),
-        (
-            "postgres://secret@localhost:{port}/shop",
-            &[("PGPASSFILE", "{folder}/pass")],
-            "secret shop tls 4MB one",
-        ),
-        (
-            "postgres://secret@localhost:{port}/shop?passfile={folder}/pass",
-            &[],
-            "secret shop tls 4MB one",
-        ),
-        // Several servers, one of which accepts writes.
-        (
-            "postgres://postgres@127.0.0.1:{other},localhost:{port}/shop?target_session_attrs=read-write",
-            &[],
-            "postgres shop tls 4MB one",
-        ),
-        (
-            "postgres://postgres@127.0.0.1:{other},localhost:{port}/shop?target_session_attrs=primary&sslmode=verify-ca&\
-             sslrootcert={folder}/ca.pem",
-            &[],
-            "postgres shop tls 4MB one",
-        ),
-        (
-            "host=127.0.0.1,127.0.0.1 port=1,{port} user=postgres dbname=shop",
-            &plain,
-            "postgres shop plain 4MB one",
-        ),
-        (
-            "postgres://postgres@127.0.0.1:{port}/shop?connect_timeout=3",
-            &plain,
-            "postgres shop plain 4MB one",
-        ),
-    ];
-    for (text, variables, wanted) in rows {
+    for (text, variables, wanted) in ACCEPTED {
         let [ours, rivers] = stage.connected(text, variables).await;
         assert_eq!(ours.as_deref(), Ok(*wanted), "our driver: {text} {variables:?}");
         assert_eq!(
@@ -341,75 +415,7 @@ async fn both_drivers_connect_as_libpq_documents_it() {
             "River's driver: {text} {variables:?}"
         );
     }
-    // Neither driver connects.
-    let refused: &[Row<'_>] = &[
-        (
-            "postgres://postgres@localhost:{port}/shop?sslmode=require&sslrootcert={folder}/other.pem",
-            &[],
-            "certificate",
-        ),
-        (
-            "postgres://postgres@localhost:{port}/shop?sslmode=verify-ca&sslrootcert={folder}/other.pem",
-            &[],
-            "certificate",
-        ),
-        (
-            "postgres://postgres@127.0.0.1:{port}/shop?sslmode=verify-full&sslrootcert={folder}/ca.pem",
-            &[],
-            "certificate",
-        ),
-        (
-            "postgres://postgres@localhost:{port}/shop?sslmode=verify-full",
-            &[],
-            "certificate",
-        ),
-        (
-            "postgres://postgres@localhost:{port}/shop?sslrootcert=system",
-            &[],
-            "certificate",
-        ),
-        (
-            "postgres://certified@localhost:{port}/shop?sslmode=require",
-            &[],
-            "certificate",
-        ),
-        (
-            "postgres://secret@localhost:{port}/shop",
-            &[("PGPASSWORD", "wrong")],
-            "password",
-        ),
-        (
-            "postgres://postgres@127.0.0.1:{other}/shop?target_session_attrs=read-write",
-            &[],
-            "does not allow writes",
-        ),
-        (
-            "postgres://postgres@localhost:{port}/shop?channel_binding=require",
-            &[],
-            "channel_binding=require is not",
-        ),
-        (
-            "postgres://postgres@localhost:{port}/shop",
-            &[("PGCHANNELBINDING", "require")],
-            "channel_binding=require is not",
-        ),
-        (
-            "postgres://postgres@localhost:{port}/shop",
-            &[("PGSERVICE", "shop")],
-            "PGSERVICE is not supported",
-        ),
-        (
-            "postgres://postgres@localhost:{port}/shop?sslcrl=/x",
-            &[],
-            "sslcrl is not supported",
-        ),
-        (
-            "postgres://postgres@localhost:{port}/shop?pgbouncer=true",
-            &[],
-            "pgbouncer is not a connection parameter",
-        ),
-    ];
-    for (text, variables, expected) in refused {
+    for (text, variables, expected) in REFUSED {
         let [ours, rivers] = stage.connected(text, variables).await;
         let message = ours.expect_err(text);
         assert!(message.contains(expected), "{text}: {message}");

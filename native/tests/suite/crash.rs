@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::process;
 use crate::common::{PLANS, Weir, Who};
+use jiff::Timestamp;
 use serde_json::json;
+use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -38,7 +40,7 @@ struct Samples {
 }
 
 /// Repeatedly counts each user's running jobs in one snapshot.
-async fn sample(client: tokio_postgres::Client, stopped: CancellationToken) -> Samples {
+async fn sample(client: Client, stopped: CancellationToken) -> Samples {
     let mut samples = Samples::default();
     let statement = client
         .prepare(
@@ -56,6 +58,58 @@ async fn sample(client: tokio_postgres::Client, stopped: CancellationToken) -> S
         samples.taken += 1;
     }
     samples
+}
+
+/// Kills the process in the middle of a job's first attempt. Returns the jobs that it ran, and the time.
+async fn killed_at_work(
+    weir: &Weir,
+    client: &Client,
+    victim: &mut process::KilledOnDrop,
+    id: &str,
+) -> (Vec<i64>, Timestamp) {
+    weir.until("a job to be in the middle of its first attempt", async || {
+        client
+            .query_opt(
+                "SELECT 1 FROM river_job WHERE state = 'running' AND attempted_by[array_upper(attempted_by, 1)] = $1 \
+                 AND attempted_at > clock_timestamp() - interval '60 milliseconds' LIMIT 1",
+                &[&id],
+            )
+            .await
+            .unwrap()
+    })
+    .await;
+    victim.0.kill().unwrap();
+    victim.0.wait().unwrap();
+    let orphaned = client
+        .query(
+            "SELECT id, clock_timestamp() FROM river_job \
+             WHERE state = 'running' AND attempted_by[array_upper(attempted_by, 1)] = $1",
+            &[&id],
+        )
+        .await
+        .unwrap();
+    assert!(!orphaned.is_empty(), "it was killed at work");
+    let killed_at: Timestamp = orphaned[0].get(1);
+    (orphaned.iter().map(|row| row.get(0)).collect(), killed_at)
+}
+
+async fn all_jobs_end(client: &Client, jobs: i64) {
+    let started = Instant::now();
+    loop {
+        let open: i64 = client
+            .query_one("SELECT count(*) FROM river_job WHERE finalized_at IS NULL", &[])
+            .await
+            .unwrap()
+            .get(0);
+        if open == 0 {
+            break;
+        }
+        assert!(
+            started.elapsed() < Duration::from_secs(90),
+            "{open} of {jobs} jobs do not end"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,48 +152,9 @@ async fn a_killed_workers_jobs_resume_within_fifteen_seconds() {
         (beating == 3).then_some(())
     })
     .await;
-    weir.until("a job to be in the middle of its first attempt", async || {
-        client
-            .query_opt(
-                "SELECT 1 FROM river_job WHERE state = 'running' AND attempted_by[array_upper(attempted_by, 1)] = $1 \
-                 AND attempted_at > clock_timestamp() - interval '60 milliseconds' LIMIT 1",
-                &[&victims_id],
-            )
-            .await
-            .unwrap()
-    })
-    .await;
-    victim.0.kill().unwrap();
-    victim.0.wait().unwrap();
-    let orphaned = client
-        .query(
-            "SELECT id, clock_timestamp() FROM river_job \
-             WHERE state = 'running' AND attempted_by[array_upper(attempted_by, 1)] = $1",
-            &[&victims_id],
-        )
-        .await
-        .unwrap();
-    assert!(!orphaned.is_empty(), "it was killed at work");
-    let killed_at: jiff::Timestamp = orphaned[0].get(1);
-    let orphaned: Vec<i64> = orphaned.iter().map(|row| row.get(0)).collect();
+    let (orphaned, killed_at) = killed_at_work(&weir, &client, &mut victim, &victims_id).await;
     let _successor = process::spawn(&weir, "work");
-
-    let started = Instant::now();
-    loop {
-        let open: i64 = client
-            .query_one("SELECT count(*) FROM river_job WHERE finalized_at IS NULL", &[])
-            .await
-            .unwrap()
-            .get(0);
-        if open == 0 {
-            break;
-        }
-        assert!(
-            started.elapsed() < Duration::from_secs(90),
-            "{open} of {jobs} jobs do not end"
-        );
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    all_jobs_end(&client, jobs).await;
     stopped.cancel();
     let samples = sampling.await.unwrap();
     assert!(samples.taken > 500, "{} samples", samples.taken);

@@ -544,13 +544,8 @@ fn rules(rng: &mut StdRng) -> Rules {
     }
 }
 
-/// Runs one case. Returns the number of compared steps, or `None` if the clock entered another window meanwhile.
-async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<usize> {
-    let minute = ours.minute().await;
-    let limits = limits(rng);
-    let rules = Arc::new(rules(rng));
-    let anchored = rng.random_bool(0.7);
-    let subjects: Vec<Subject> = (0..rng.random_range(1..4))
+fn random_subjects(rng: &mut StdRng) -> Vec<Subject> {
+    (0..rng.random_range(1..4))
         .map(|_| {
             let id = uuid::Builder::from_random_bytes(rng.random()).into_uuid();
             let text = format!("{}{id}", pick(rng, &["user_", "auth0|", "Zo\u{eb} "]));
@@ -560,31 +555,77 @@ async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<us
                 text.parse().unwrap()
             }
         })
-        .collect();
+        .collect()
+}
+
+/// SQL that creates a user on some plan, with usage.
+fn user_with_usage(rng: &mut StdRng, subject: &Subject, id: Uuid) -> String {
+    let plan = pick(rng, &common::PLANS);
+    let kept = if subject.uuid().is_some() {
+        "NULL".to_owned()
+    } else {
+        format!("'{subject}'")
+    };
+    let anchor = format!("now() - interval '{} days'", rng.random_range(0..400));
+    format!(
+        "INSERT INTO users (id, subject) VALUES ('{id}', {kept}); \
+         INSERT INTO user_subscriptions (user_id, plan_id, current_period_start) \
+             SELECT '{id}', id, date_trunc('day', {anchor}) FROM subscription_plans WHERE tier = '{plan}'; \
+         INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('{id}', 'analysis', {}); ",
+        match rng.random_bool(0.9) {
+            true => rng.random_range(0..40),
+            false => i64::MAX - rng.random_range(0..40),
+        }
+    )
+}
+
+fn random_wanted(rng: &mut StdRng, subject: &Subject, step: usize) -> Wanted {
+    let soon = Timestamp::from_second(Timestamp::now().as_second() + 3600).unwrap();
+    let wanted = Wanted {
+        subject: subject.clone(),
+        service: rng.random_range(0..2),
+        args: json!({ "repo": odd_value(rng, 2), "n": step }),
+        amount: pick(rng, &[0, 1, 1, 1, 2, 3, 8, 30]),
+        key: rng
+            .random_bool(0.3)
+            .then(|| format!("key-{}", rng.random_range(0..3))),
+        run_at: rng.random_bool(0.1).then_some(soon),
+        priority: rng.random_range(1..5),
+    };
+    match (&wanted.key, rng.random_bool(0.5)) {
+        // A repetition, as far as the key matters.
+        (Some(_), true) => Wanted {
+            args: json!({ "repo": "same" }),
+            amount: 1,
+            service: 1,
+            run_at: None,
+            priority: pick(rng, &[1, 1, 1, 2]),
+            ..wanted
+        },
+        _ => wanted,
+    }
+}
+
+/// Where a job is in a list, which is the same number on both sides.
+fn position(jobs: &[(i64, i64)], is_it: impl Fn(&(i64, i64)) -> bool) -> Option<i64> {
+    jobs.iter().position(is_it).map(|n| n as i64)
+}
+
+/// Runs one case. Returns the number of compared steps, or `None` if the clock entered another window meanwhile.
+async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<usize> {
+    let minute = ours.minute().await;
+    let limits = limits(rng);
+    let rules = Arc::new(rules(rng));
+    let anchored = rng.random_bool(0.7);
+    let subjects = random_subjects(rng);
     let namer = Holders::load(&ours.client).await.unwrap();
     let holders: Vec<Holder> = subjects.iter().map(|subject| namer.subject(subject)).collect();
     let ids: Vec<Uuid> = holders.iter().map(|holder| holder.id).collect();
     let mut setup = limits;
     for (subject, holder) in subjects.iter().zip(&holders).filter(|_| anchored) {
-        let (id, plan) = (holder.id, pick(rng, &common::PLANS));
-        let kept = if subject.uuid().is_some() {
-            "NULL".to_owned()
-        } else {
-            format!("'{subject}'")
-        };
-        let anchor = format!("now() - interval '{} days'", rng.random_range(0..400));
-        setup += &format!(
-            "INSERT INTO users (id, subject) VALUES ('{id}', {kept}); \
-             INSERT INTO user_subscriptions (user_id, plan_id, current_period_start) \
-                 SELECT '{id}', id, date_trunc('day', {anchor}) FROM subscription_plans WHERE tier = '{plan}'; \
-             INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('{id}', 'analysis', {}); ",
-            match rng.random_bool(0.9) {
-                true => rng.random_range(0..40),
-                false => i64::MAX - rng.random_range(0..40),
-            }
-        );
+        setup += &user_with_usage(rng, subject, holder.id);
         for meter in ["analysis", "specview"] {
-            setup += &beyond_the_plan(rng, id, meter);
+            setup += &beyond_the_plan(rng, holder.id, meter);
         }
     }
     for side in [&*ours, &*theirs] {
@@ -609,30 +650,7 @@ async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<us
             continue;
         }
         let who = rng.random_range(0..subjects.len());
-        let soon = Timestamp::from_second(Timestamp::now().as_second() + 3600).unwrap();
-        let wanted = Wanted {
-            subject: subjects[who].clone(),
-            service: rng.random_range(0..2),
-            args: json!({ "repo": odd_value(rng, 2), "n": step }),
-            amount: pick(rng, &[0, 1, 1, 1, 2, 3, 8, 30]),
-            key: rng
-                .random_bool(0.3)
-                .then(|| format!("key-{}", rng.random_range(0..3))),
-            run_at: rng.random_bool(0.1).then_some(soon),
-            priority: rng.random_range(1..5),
-        };
-        let wanted = match (&wanted.key, rng.random_bool(0.5)) {
-            // A repetition, as far as the key matters.
-            (Some(_), true) => Wanted {
-                args: json!({ "repo": "same" }),
-                amount: 1,
-                service: 1,
-                run_at: None,
-                priority: pick(rng, &[1, 1, 1, 2]),
-                ..wanted
-            },
-            _ => wanted,
-        };
+        let wanted = random_wanted(rng, &subjects[who], step);
         let mut checked = dry_run(&theirs.client, &wanted).await;
         let mut ledger = through_the_ledger(&reserver, holders[who], &wanted).await;
         let mut sql = through_sql(&theirs.client, &wanted).await;
@@ -641,14 +659,8 @@ async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<us
         {
             jobs.push((one, other));
         }
-        ledger.1 = ledger
-            .1
-            .and_then(|id| jobs.iter().position(|job| job.0 == id))
-            .map(|n| n as i64);
-        sql.1 = sql
-            .1
-            .and_then(|id| jobs.iter().position(|job| job.1 == id))
-            .map(|n| n as i64);
+        ledger.1 = ledger.1.and_then(|id| position(&jobs, |job| job.0 == id));
+        sql.1 = sql.1.and_then(|id| position(&jobs, |job| job.1 == id));
         // The periods of a new user start with the first submission.
         for result in [&mut ledger.2, &mut sql.2, &mut checked.1] {
             if !anchored && let Some(quota) = result.as_object_mut() {
@@ -809,6 +821,29 @@ async fn sums(side: &Side, user: Uuid) -> Vec<String> {
         .collect()
 }
 
+/// Starts an attempt at a job.
+const START: &str = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), \
+                     attempted_by = '{elsewhere}' WHERE id = $1";
+
+/// Extends a job in steps, until one is refused. Returns the last outcome and its quota.
+async fn extend(client: &Client, job_id: i64, more: &[i64]) -> (String, Value) {
+    let mut extended = ("extended".to_owned(), Value::Null);
+    for more in more {
+        let row = client
+            .query_one(
+                "SELECT outcome, quota FROM weir_extend($1, 1, $2)",
+                &[&job_id, more],
+            )
+            .await
+            .unwrap();
+        extended = (row.get("outcome"), row.get("quota"));
+        if extended.0 != "extended" {
+            break;
+        }
+    }
+    extended
+}
+
 /// Runs one extension; `None` if there was nothing to compare.
 async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'static str> {
     let minute = ours.minute().await;
@@ -857,24 +892,8 @@ async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'sta
     )
     .await;
     let other = begun.1.filter(|_| begun.0 == "admitted")?;
-    let start = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), attempted_by = '{elsewhere}' \
-                 WHERE id = $1";
-    theirs.client.execute(start, &[&other]).await.unwrap();
-    let mut extended = ("extended".to_owned(), Value::Null);
-    for more in &more {
-        let row = theirs
-            .client
-            .query_one(
-                "SELECT outcome, quota FROM weir_extend($1, 1, $2)",
-                &[&other, more],
-            )
-            .await
-            .unwrap();
-        extended = (row.get("outcome"), row.get("quota"));
-        if extended.0 != "extended" {
-            break;
-        }
-    }
+    theirs.client.execute(START, &[&other]).await.unwrap();
+    let extended = extend(&theirs.client, other, &more).await;
     let before = sums(ours, id).await;
     let ledger = through_the_ledger(&reserver, holder, &whole).await;
     if ours.minute().await != minute {
@@ -895,7 +914,7 @@ async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'sta
         sums(theirs, id).await,
         "{whole:?}, {more:?}"
     );
-    ours.client.execute(start, &[&ledger.1]).await.unwrap();
+    ours.client.execute(START, &[&ledger.1]).await.unwrap();
     let used = rng.random_range(0..=whole.amount + 1);
     let ended = Ended {
         job_id: ledger.1?,
@@ -967,24 +986,21 @@ async fn is_accepted(client: &Client, sql: &str) -> bool {
     }
 }
 
-/// Each limit is a constant in Rust and a number in SQL.
-#[tokio::test(flavor = "multi_thread")]
-async fn sql_and_rust_have_the_same_limits() {
-    fn submit(args: &str, amount: i64, options: &str) -> String {
-        format!("SELECT weir_submit('anne', 'analysis', {args}, {amount}, {options})")
-    }
-    fn bytes(count: i64) -> String {
-        format!("repeat('x', {count})")
-    }
-    type Statement = Box<dyn Fn(i64) -> String>;
-    let weir = Weir::new().await;
-    let (job, client) = (
-        weir.analyse(Who::User(weir.user("enterprise").await), "a_test.go", GO_TESTS)
-            .await,
-        weir.client().await,
-    );
-    weir.begun_elsewhere(job).await;
-    let limits: [(&str, i64, Statement); 11] = [
+/// A statement that contains a number.
+type Statement = Box<dyn Fn(i64) -> String>;
+
+fn submit(args: &str, amount: i64, options: &str) -> String {
+    format!("SELECT weir_submit('anne', 'analysis', {args}, {amount}, {options})")
+}
+
+fn bytes(count: i64) -> String {
+    format!("repeat('x', {count})")
+}
+
+/// The name of each limit, its constant in Rust, and a statement that SQL accepts up to there. `job` runs its first
+/// attempt.
+fn same_limits(job: i64) -> [(&'static str, i64, Statement); 11] {
+    [
         (
             "amount of a submission",
             MAX_AMOUNT,
@@ -1069,8 +1085,20 @@ async fn sql_and_rust_have_the_same_limits() {
                 )
             }),
         ),
-    ];
-    for (limit, value, statement) in limits {
+    ]
+}
+
+/// Each limit is a constant in Rust and a number in SQL.
+#[tokio::test(flavor = "multi_thread")]
+async fn sql_and_rust_have_the_same_limits() {
+    let weir = Weir::new().await;
+    let (job, client) = (
+        weir.analyse(Who::User(weir.user("enterprise").await), "a_test.go", GO_TESTS)
+            .await,
+        weir.client().await,
+    );
+    weir.begun_elsewhere(job).await;
+    for (limit, value, statement) in same_limits(job) {
         // A statement starts some time before it reads the clock.
         let beyond = if limit.starts_with("seconds") {
             value + 60

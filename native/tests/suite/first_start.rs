@@ -93,10 +93,7 @@ handler = { type = "exec", command = ["mail"] }
     );
 }
 
-#[test]
-fn every_error_in_the_services_file_is_listed_with_its_line() {
-    let printed = refused_file(
-        r#"
+const INVALID_SERVICES: &str = r#"
 [[service]]
 name = "render"
 event_type = "renders"
@@ -127,11 +124,9 @@ service = "male"
 schedule = "every night"
 
 [[worker]]
-"#,
-    );
-    insta::assert_snapshot!(printed);
-    let printed = refused_file(
-        r#"
+"#;
+
+const INVALID_PLANS: &str = r#"
 [[meter]]
 name = "Renders"
 unit = " "
@@ -178,8 +173,13 @@ scheduled_workers = 1
 timeout = "1m"
 max_attempts = 1
 handler = { type = "exec", command = ["true"] }
-"#,
-    );
+"#;
+
+#[test]
+fn every_error_in_the_services_file_is_listed_with_its_line() {
+    let printed = refused_file(INVALID_SERVICES);
+    insta::assert_snapshot!(printed);
+    let printed = refused_file(INVALID_PLANS);
     insta::assert_snapshot!(printed);
     let printed = refused_file("[[service]\nname = \"a\"\n");
     insta::assert_snapshot!(printed);

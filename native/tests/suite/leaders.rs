@@ -9,6 +9,7 @@ use crate::common::gate::Gate;
 use crate::common::process::command;
 use crate::common::{GO_TESTS, Weir, Who};
 use serde_json::{Value, json};
+use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 use weir::handler::Handler;
 use weir::work::{Role, Working, reconcile};
@@ -24,6 +25,86 @@ async fn status(weir: &Weir) -> Value {
         .output()
         .unwrap();
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Inserts two jobs without a living worker, older than the leader allows, and waits until it rescues them. Then the
+/// rescuer has checked all jobs.
+async fn rescuer_has_run(client: &Client) {
+    client
+        .batch_execute(
+            "INSERT INTO river_job (kind, queue, args, max_attempts, state, attempt, attempted_at, attempted_by) \
+             SELECT kind, 'elsewhere', '{}', 3, 'running', 1, now() - interval '10 seconds', '{elsewhere}' \
+             FROM unnest(ARRAY['elsewhere:strange', 'test:known']) kind",
+        )
+        .await
+        .unwrap();
+    let started = Instant::now();
+    loop {
+        let rescued: Vec<String> = client
+            .query(
+                "SELECT state::text FROM river_job WHERE queue = 'elsewhere' ORDER BY id",
+                &[],
+            )
+            .await
+            .unwrap()
+            .iter()
+            .map(|row| row.get(0))
+            .collect();
+        if rescued[0] == "discarded" && rescued[1] != "running" {
+            break;
+        }
+        assert!(started.elapsed() < RESCUED_WITHIN, "{rescued:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The other client leads, and this process does Weir's maintenance.
+async fn check_division_of_work(weir: &Weir, client: &Client, who: Who) {
+    let now = status(weir).await;
+    assert_eq!(now["leader"]["foreign"], true, "{now}");
+    assert!(
+        now["maintenance"]["process"]
+            .as_str()
+            .unwrap()
+            .ends_with(&format!(":{}", std::process::id()))
+    );
+    let scrape = weir.get("/metrics", who).await.body;
+    assert!(scrape.is_string(), "{scrape}");
+    let ready = weir.get("/readyz", who).await.body;
+    assert_eq!(
+        (&ready["leader"], &ready["maintenance"]),
+        (&json!("another River client"), &json!("running"))
+    );
+    let ticks = client
+        .query_one(
+            "SELECT count(*), count(DISTINCT scheduled_at), \
+                    extract(epoch FROM max(scheduled_at) - min(scheduled_at))::bigint + 1 \
+             FROM river_job WHERE kind = 'test:sweep'",
+            &[],
+        )
+        .await
+        .unwrap();
+    let ticks: [i64; 3] = [0, 1, 2].map(|n| ticks.get(n));
+    assert!(
+        ticks[0] >= 6 && ticks[0] == ticks[1] && ticks[1] == ticks[2],
+        "{ticks:?}"
+    );
+}
+
+/// The job ran once, and other programs read the same start of the attempt as the API's clients.
+async fn check_attempt(client: &Client, job_id: i64, started_at: &Value) {
+    let row = client
+        .query_one(
+            "SELECT attempt, to_jsonb(attempted_at) FROM river_job WHERE id = $1",
+            &[&job_id],
+        )
+        .await
+        .unwrap();
+    assert_eq!(row.get::<_, i16>(0), 1);
+    let (theirs, ours): (Value, jiff::Timestamp) =
+        (row.get(1), started_at.as_str().unwrap().parse().unwrap());
+    let theirs: jiff::Timestamp = theirs.as_str().unwrap().parse().unwrap();
+    assert_eq!(theirs, ours, "what others see is when it started, again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,34 +151,7 @@ async fn a_foreign_leader_rescues_no_running_job_and_loses_no_tick() {
     gate.until_running(&weir, 2).await;
     tokio::time::sleep(Duration::from_secs(6)).await;
 
-    // Two jobs without a living worker, older than the leader allows. Once they are rescued, the rescuer has checked
-    // all jobs.
-    client
-        .batch_execute(
-            "INSERT INTO river_job (kind, queue, args, max_attempts, state, attempt, attempted_at, attempted_by) \
-             SELECT kind, 'elsewhere', '{}', 3, 'running', 1, now() - interval '10 seconds', '{elsewhere}' \
-             FROM unnest(ARRAY['elsewhere:strange', 'test:known']) kind",
-        )
-        .await
-        .unwrap();
-    let started = Instant::now();
-    loop {
-        let rescued: Vec<String> = client
-            .query(
-                "SELECT state::text FROM river_job WHERE queue = 'elsewhere' ORDER BY id",
-                &[],
-            )
-            .await
-            .unwrap()
-            .iter()
-            .map(|row| row.get(0))
-            .collect();
-        if rescued[0] == "discarded" && rescued[1] != "running" {
-            break;
-        }
-        assert!(started.elapsed() < RESCUED_WITHIN, "{rescued:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    rescuer_has_run(&client).await;
     for (id, started) in &jobs {
         let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
         assert_eq!(
@@ -110,36 +164,7 @@ async fn a_foreign_leader_rescues_no_running_job_and_loses_no_tick() {
     assert_eq!(gate.running(), running, "once each");
     weir.is_clean().await;
 
-    // Which client does which work.
-    let now = status(&weir).await;
-    assert_eq!(now["leader"]["foreign"], true, "{now}");
-    assert!(
-        now["maintenance"]["process"]
-            .as_str()
-            .unwrap()
-            .ends_with(&format!(":{}", std::process::id()))
-    );
-    let scrape = weir.get("/metrics", who).await.body;
-    assert!(scrape.is_string(), "{scrape}");
-    let ready = weir.get("/readyz", who).await.body;
-    assert_eq!(
-        (&ready["leader"], &ready["maintenance"]),
-        (&json!("another River client"), &json!("running"))
-    );
-    let ticks = client
-        .query_one(
-            "SELECT count(*), count(DISTINCT scheduled_at), \
-                    extract(epoch FROM max(scheduled_at) - min(scheduled_at))::bigint + 1 \
-             FROM river_job WHERE kind = 'test:sweep'",
-            &[],
-        )
-        .await
-        .unwrap();
-    let ticks: [i64; 3] = [0, 1, 2].map(|n| ticks.get(n));
-    assert!(
-        ticks[0] >= 6 && ticks[0] == ticks[1] && ticks[1] == ticks[2],
-        "{ticks:?}"
-    );
+    check_division_of_work(&weir, &client, who).await;
 
     gate.open();
     for (id, started) in &jobs {
@@ -149,18 +174,7 @@ async fn a_foreign_leader_rescues_no_running_job_and_loses_no_tick() {
             (&json!("completed"), &json!(1)),
             "{job}"
         );
-        let row = client
-            .query_one(
-                "SELECT attempt, to_jsonb(attempted_at) FROM river_job WHERE id = $1",
-                &[id],
-            )
-            .await
-            .unwrap();
-        assert_eq!(row.get::<_, i16>(0), 1);
-        let (theirs, ours): (Value, jiff::Timestamp) =
-            (row.get(1), started.as_str().unwrap().parse().unwrap());
-        let theirs: jiff::Timestamp = theirs.as_str().unwrap().parse().unwrap();
-        assert_eq!(theirs, ours, "what others see is when it started, again");
+        check_attempt(&client, *id, started).await;
     }
     stopped.cancel();
     reconciling.await.unwrap();

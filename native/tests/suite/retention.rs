@@ -91,6 +91,23 @@ async fn river_deletes_finished_jobs_after_the_configured_time() {
     weir.abandon().await;
 }
 
+/// Asserts that a job looks as it did before River deleted it.
+fn assert_unchanged(before: &Value, after: &Value) {
+    for member in [
+        "id",
+        "service",
+        "status",
+        "output",
+        "charged",
+        "attempt",
+        "created_at",
+        "started_at",
+        "tier",
+    ] {
+        assert_eq!(before[member], after[member], "{member}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn results_are_kept_by_plan_after_river_deletes_the_job() {
     let weir = Weir::new().await;
@@ -131,21 +148,8 @@ async fn results_are_kept_by_plan_after_river_deletes_the_job() {
     age(&weir, &client, 10).await;
     assert_eq!(weir.jobs().await, 0);
     let after = (read(&weir, large, user).await, read(&weir, small, user).await);
-    for (before, after) in [(&before.0, &after.0), (&before.1, &after.1)] {
-        for member in [
-            "id",
-            "service",
-            "status",
-            "output",
-            "charged",
-            "attempt",
-            "created_at",
-            "started_at",
-            "tier",
-        ] {
-            assert_eq!(before[member], after[member], "{member}");
-        }
-    }
+    assert_unchanged(&before.0, &after.0);
+    assert_unchanged(&before.1, &after.1);
     let list = weir.get("/api/jobs", who).await.body;
     let ids: Vec<i64> = list
         .as_array()

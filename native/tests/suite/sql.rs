@@ -163,91 +163,94 @@ async fn the_example_of_the_page_works_unchanged() {
     weir.end().await;
 }
 
+/// Calls and their error messages.
+const INVALID_CALLS: &[(&str, &str)] = &[
+    (
+        "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"runat\": 1, \"prio\": 2}')",
+        "unknown options: prio, runat",
+    ),
+    (
+        "SELECT weir_submit('anne', 'analysis', '[]')",
+        "the arguments must be a JSON object of at most 256 KiB",
+    ),
+    (
+        "SELECT weir_submit('anne', 'analysis', NULL)",
+        "the arguments must be a JSON object of at most 256 KiB",
+    ),
+    (
+        "SELECT weir_submit('anne', 'video', '{}')",
+        "there is no service video",
+    ),
+    (
+        "SELECT weir_submit('', 'analysis', '{}')",
+        "a subject has 1 to 255 bytes and no control characters",
+    ),
+    (
+        "SELECT weir_submit(E'a\\tb', 'analysis', '{}')",
+        "a subject has 1 to 255 bytes and no control characters",
+    ),
+    (
+        "SELECT weir_submit(NULL, 'analysis', '{}')",
+        "a subject has 1 to 255 bytes and no control characters",
+    ),
+    (
+        "SELECT weir_submit('anne', 'specview', '{}')",
+        "service specview has no default amount; pass the amount",
+    ),
+    ("SELECT weir_quota('anne', 'video')", "there is no service video"),
+    (
+        "SELECT weir_quota('', 'analysis')",
+        "a subject has 1 to 255 bytes and no control characters",
+    ),
+    (
+        "SELECT weir_quota('anne', 'specview')",
+        "the service specview has no fixed amount; pass one",
+    ),
+    (
+        "SELECT weir_quota('anne', 'analysis', -1)",
+        "amount must be from 0 to 1000000000000000",
+    ),
+    (
+        "SELECT weir_submit('anne', 'specview', '{}', -1)",
+        "amount must be from 0 to 1000000000000000",
+    ),
+    (
+        "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"priority\": 5}')",
+        "priority must be a number from 1, the first, to 4",
+    ),
+    (
+        "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"run_at\": \"soon\"}')",
+        "run_at must be a time, such as 2027-01-31T08:00:00Z",
+    ),
+    (
+        "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"run_at\": \"infinity\"}')",
+        "run_at must be within 366 days",
+    ),
+    (
+        "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"idempotency_key\": \"\"}')",
+        "idempotency_key must be a text of 1 to 255 bytes",
+    ),
+    (
+        "SELECT weir_progress(1, 1, 1.5)",
+        "a progress has a fraction from 0 to 1, and a message of at most 1000 bytes",
+    ),
+    ("SELECT weir_complete(1, 1, used => -1)", "used must be 0 or more"),
+    (
+        "SELECT weir_extend(1, 1, 0)",
+        "more must be from 1 to 1000000000000000",
+    ),
+    (
+        "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT weir_submit('anne', 'analysis', '{}')",
+        "weir_submit needs READ COMMITTED, and this transaction is REPEATABLE READ",
+    ),
+];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_calls_are_refused_with_a_fix() {
     let weir = Weir::new().await;
     let client = weir.client().await;
-    for (sql, reason) in [
-        (
-            "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"runat\": 1, \"prio\": 2}')",
-            "unknown options: prio, runat",
-        ),
-        (
-            "SELECT weir_submit('anne', 'analysis', '[]')",
-            "the arguments must be a JSON object of at most 256 KiB",
-        ),
-        (
-            "SELECT weir_submit('anne', 'analysis', NULL)",
-            "the arguments must be a JSON object of at most 256 KiB",
-        ),
-        (
-            "SELECT weir_submit('anne', 'video', '{}')",
-            "there is no service video",
-        ),
-        (
-            "SELECT weir_submit('', 'analysis', '{}')",
-            "a subject has 1 to 255 bytes and no control characters",
-        ),
-        (
-            "SELECT weir_submit(E'a\\tb', 'analysis', '{}')",
-            "a subject has 1 to 255 bytes and no control characters",
-        ),
-        (
-            "SELECT weir_submit(NULL, 'analysis', '{}')",
-            "a subject has 1 to 255 bytes and no control characters",
-        ),
-        (
-            "SELECT weir_submit('anne', 'specview', '{}')",
-            "service specview has no default amount; pass the amount",
-        ),
-        ("SELECT weir_quota('anne', 'video')", "there is no service video"),
-        (
-            "SELECT weir_quota('', 'analysis')",
-            "a subject has 1 to 255 bytes and no control characters",
-        ),
-        (
-            "SELECT weir_quota('anne', 'specview')",
-            "the service specview has no fixed amount; pass one",
-        ),
-        (
-            "SELECT weir_quota('anne', 'analysis', -1)",
-            "amount must be from 0 to 1000000000000000",
-        ),
-        (
-            "SELECT weir_submit('anne', 'specview', '{}', -1)",
-            "amount must be from 0 to 1000000000000000",
-        ),
-        (
-            "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"priority\": 5}')",
-            "priority must be a number from 1, the first, to 4",
-        ),
-        (
-            "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"run_at\": \"soon\"}')",
-            "run_at must be a time, such as 2027-01-31T08:00:00Z",
-        ),
-        (
-            "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"run_at\": \"infinity\"}')",
-            "run_at must be within 366 days",
-        ),
-        (
-            "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"idempotency_key\": \"\"}')",
-            "idempotency_key must be a text of 1 to 255 bytes",
-        ),
-        (
-            "SELECT weir_progress(1, 1, 1.5)",
-            "a progress has a fraction from 0 to 1, and a message of at most 1000 bytes",
-        ),
-        ("SELECT weir_complete(1, 1, used => -1)", "used must be 0 or more"),
-        (
-            "SELECT weir_extend(1, 1, 0)",
-            "more must be from 1 to 1000000000000000",
-        ),
-        (
-            "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT weir_submit('anne', 'analysis', '{}')",
-            "weir_submit needs READ COMMITTED, and this transaction is REPEATABLE READ",
-        ),
-    ] {
-        assert_eq!(refusal(&client, sql).await, reason, "{sql}");
+    for (sql, reason) in INVALID_CALLS {
+        assert_eq!(refusal(&client, sql).await, *reason, "{sql}");
         client.batch_execute("ROLLBACK").await.unwrap();
     }
     for sql in [
