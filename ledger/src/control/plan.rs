@@ -142,29 +142,7 @@ pub async fn set_plan(
     person: &Person,
     change: &PlanChange<'_>,
 ) -> Result<PlanOutcome, ControlError> {
-    if change.event_id.is_empty() || change.event_id.len() > 255 {
-        return Err(ControlError::Invalid("event_id has 1 to 255 bytes".to_owned()));
-    }
-    if change
-        .subscription
-        .is_some_and(|id| id.is_empty() || id.len() > 255)
-    {
-        return Err(ControlError::Invalid(
-            "subscription has 1 to 255 bytes".to_owned(),
-        ));
-    }
-    if change.occurred_at.duration_since(Timestamp::now()) > FARTHEST {
-        return Err(ControlError::Invalid(
-            "occurred_at is when it happened, and this is more than a year ahead".to_owned(),
-        ));
-    }
-    if change.period.is_some_and(|period| {
-        period.start < Timestamp::UNIX_EPOCH || period.start.duration_since(Timestamp::now()) > FARTHEST
-    }) {
-        return Err(ControlError::Invalid(
-            "period_start must be after 1970, and at most a year ahead".to_owned(),
-        ));
-    }
+    check(change)?;
     let transaction = person.change(client).await?;
     if let Some(outcome) = earlier_outcome(&transaction, person.id, change).await? {
         return Ok(outcome);
@@ -206,27 +184,7 @@ pub async fn set_plan(
         )
         .await?;
     if not_applied.is_none() {
-        let at_end = change.effective == Effective::PeriodEnd;
-        if anchor.is_some() {
-            // Submissions read the anchor under this lock.
-            transaction
-                .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&person.id])
-                .await?;
-        }
-        transaction
-            .execute(
-                include_str!("sql/set_plan.sql"),
-                &[&person.id, &plan_id, &at_end, &anchor],
-            )
-            .await?;
-        if anchor.is_some() {
-            transaction
-                .execute(
-                    "SELECT move_usage($1, period_start_of($1, clock_timestamp()))",
-                    &[&person.id],
-                )
-                .await?;
-        }
+        apply(&transaction, person.id, plan_id, change.effective, anchor).await?;
         let log = Change {
             actor,
             action: "plan.set",
@@ -248,6 +206,65 @@ pub async fn set_plan(
         not_applied,
         repeated: false,
     })
+}
+
+fn check(change: &PlanChange<'_>) -> Result<(), ControlError> {
+    if change.event_id.is_empty() || change.event_id.len() > 255 {
+        return Err(ControlError::Invalid("event_id has 1 to 255 bytes".to_owned()));
+    }
+    if change
+        .subscription
+        .is_some_and(|id| id.is_empty() || id.len() > 255)
+    {
+        return Err(ControlError::Invalid(
+            "subscription has 1 to 255 bytes".to_owned(),
+        ));
+    }
+    if change.occurred_at.duration_since(Timestamp::now()) > FARTHEST {
+        return Err(ControlError::Invalid(
+            "occurred_at is when it happened, and this is more than a year ahead".to_owned(),
+        ));
+    }
+    if change.period.is_some_and(|period| {
+        period.start < Timestamp::UNIX_EPOCH || period.start.duration_since(Timestamp::now()) > FARTHEST
+    }) {
+        return Err(ControlError::Invalid(
+            "period_start must be after 1970, and at most a year ahead".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// Writes the plan and the anchor of the billing periods, if it changes.
+async fn apply(
+    transaction: &Transaction<'_>,
+    user: Uuid,
+    plan_id: Uuid,
+    effective: Effective,
+    anchor: Option<Timestamp>,
+) -> Result<(), tokio_postgres::Error> {
+    let at_end = effective == Effective::PeriodEnd;
+    if anchor.is_some() {
+        // Submissions read the anchor under this lock.
+        transaction
+            .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&user])
+            .await?;
+    }
+    transaction
+        .execute(
+            include_str!("sql/set_plan.sql"),
+            &[&user, &plan_id, &at_end, &anchor],
+        )
+        .await?;
+    if anchor.is_some() {
+        transaction
+            .execute(
+                "SELECT move_usage($1, period_start_of($1, clock_timestamp()))",
+                &[&user],
+            )
+            .await?;
+    }
+    Ok(())
 }
 
 /// The anchor of the billing periods that a paid period implies; `None` if it is the user's anchor already.

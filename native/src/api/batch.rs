@@ -11,10 +11,11 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{AppendHeaders, IntoResponse, Response};
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio_postgres::Transaction;
 use utoipa::ToSchema;
-use weir_ledger::reservation::{Answer, Idempotency, Submission, submit_all};
+use weir_ledger::holder::Holder;
+use weir_ledger::reservation::{Answer, Idempotency, Quotas, Submission, submit_all};
 
 use super::answers::{LacksScope, Unauthenticated, Unavailable};
 use super::caller::Caller;
@@ -25,6 +26,7 @@ use super::quota::{self, Quota};
 use super::receiving::Received;
 use super::state::Api;
 use super::when::When;
+use crate::config::service::Service;
 use crate::telemetry::traces;
 
 /// The most jobs of one batch.
@@ -87,31 +89,14 @@ pub(super) async fn submit(
         .settings
         .service(&name)
         .ok_or_else(|| ApiError::NoService(name.clone()))?;
-    let wants = || {
-        ApiError::Unprocessable(format!(
-            "The body must be an array of the arguments of 1 to {MAX_JOBS} jobs."
-        ))
-    };
     let Received {
         value: body,
         room: _room,
     } = api.receiving.json(caller.holder.id, body).await?;
     let when = When::of(&headers, Timestamp::now())?;
     let idempotency = jobs::idempotency(&headers, &name, &body, when)?;
-    let Value::Array(all) = body else {
-        return Err(wants());
-    };
-    if !(1..=MAX_JOBS).contains(&all.len()) {
-        return Err(wants());
-    }
+    let arguments = arguments(body)?;
     let span = traces::submission(&caller.trace, &service.name, &service.kind, caller.holder);
-    let at = |index: usize, error: ApiError| match error {
-        ApiError::Unprocessable(wants) => ApiError::Unprocessable(format!("[{index}]: {wants}")),
-        other => other,
-    };
-    let arguments = all.into_iter().enumerate();
-    let arguments = arguments.map(|(index, args)| jobs::arguments(args).map_err(|error| at(index, error)));
-    let arguments = arguments.collect::<Result<Vec<_>, _>>()?;
     let handler = api.handlers.get(&service.kind).ok_or(ApiError::Internal)?;
     let amounts = handler.reserve_all(caller.holder, &arguments).await;
     let amounts = amounts.map_err(|(index, refusal)| at(index, refusal.into()))?;
@@ -131,40 +116,92 @@ pub(super) async fn submit(
         submissions.push(submission.map_err(|error| at(index, error))?);
     }
     let group: Vec<&Submission> = submissions.iter().collect();
-    // Existing jobs are read before the commit. If that fails, nothing is reserved. Outputs are left out: those of a
-    // hundred jobs may be hundreds of megabytes.
     let read = async |transaction: &Transaction<'_>, answers: &[Answer]| {
-        let ids: Vec<i64> = answers
-            .iter()
-            .filter_map(|answer| match answer {
-                Answer::Repeated { job_id, .. } | Answer::Folded { job_id, .. } => Some(*job_id),
-                _ => None,
-            })
-            .collect();
-        let mut there = HashMap::new();
-        if !ids.is_empty() {
-            let jobs = jobs::by_ids_within(transaction, &api, caller.holder, service, &ids).await?;
-            there.extend(jobs.into_iter().map(|job| (job.id, job)));
-        }
-        if ids.iter().all(|id| there.contains_key(id)) {
-            Ok(there)
-        } else {
-            Err(ApiError::NoJob)
-        }
+        existing_jobs(transaction, &api, caller.holder, service, answers).await
     };
-    let (answers, there) = api
+    let (answers, existing) = api
         .changes
         .of::<_, ApiError, _>(caller.holder.id, || {
             async |client| submit_all(client, &api.rules, &group, read).await
         })
         .await?;
+    let (accepted, quotas) = accepted(service, &submissions, answers, &existing)?;
+    drop(span);
+    api.feed.hurry();
+    let fields = quotas
+        .as_ref()
+        .map_or_else(Vec::new, |quotas| quota::fields(service.meter, quotas));
+    let body = AcceptedBatch {
+        jobs: accepted,
+        quota: quotas.map(|quotas| quotas.month.into()),
+    };
+    Ok((StatusCode::ACCEPTED, AppendHeaders(fields), Json(body)).into_response())
+}
+
+/// The arguments of the jobs.
+fn arguments(body: Value) -> Result<Vec<Map<String, Value>>, ApiError> {
+    match body {
+        Value::Array(all) if (1..=MAX_JOBS).contains(&all.len()) => {
+            let all = all.into_iter().enumerate();
+            all.map(|(index, args)| jobs::arguments(args).map_err(|error| at(index, error)))
+                .collect()
+        }
+        _ => Err(ApiError::Unprocessable(format!(
+            "The body must be an array of the arguments of 1 to {MAX_JOBS} jobs."
+        ))),
+    }
+}
+
+/// An error in the arguments of the job at this index.
+fn at(index: usize, error: ApiError) -> ApiError {
+    match error {
+        ApiError::Unprocessable(wants) => ApiError::Unprocessable(format!("[{index}]: {wants}")),
+        other => other,
+    }
+}
+
+/// Reads the existing jobs that the answers name. This happens before the commit: if it fails, nothing is reserved. Does
+/// not read outputs, because those of a hundred jobs may be hundreds of megabytes.
+async fn existing_jobs(
+    transaction: &Transaction<'_>,
+    api: &Api,
+    holder: Holder,
+    service: &Service,
+    answers: &[Answer],
+) -> Result<HashMap<i64, Job>, ApiError> {
+    let ids: Vec<i64> = answers
+        .iter()
+        .filter_map(|answer| match answer {
+            Answer::Repeated { job_id, .. } | Answer::Folded { job_id, .. } => Some(*job_id),
+            _ => None,
+        })
+        .collect();
+    let mut existing = HashMap::new();
+    if !ids.is_empty() {
+        let jobs = jobs::by_ids_within(transaction, api, holder, service, &ids).await?;
+        existing.extend(jobs.into_iter().map(|job| (job.id, job)));
+    }
+    if ids.iter().all(|id| existing.contains_key(id)) {
+        Ok(existing)
+    } else {
+        Err(ApiError::NoJob)
+    }
+}
+
+/// The jobs, and the quota after the last of them. An error if one was refused: then all were.
+fn accepted(
+    service: &Service,
+    submissions: &[Submission],
+    answers: Vec<Answer>,
+    existing: &HashMap<i64, Job>,
+) -> Result<(Vec<Job>, Option<Quotas>), ApiError> {
     let mut accepted = Vec::with_capacity(answers.len());
     let mut quotas = None;
     for answer in answers {
         let (job, quota) = match answer {
             Answer::Accepted { job, quota } => (Job::accepted(job, service), quota),
             Answer::Repeated { job_id, quota } | Answer::Folded { job_id, quota } => {
-                (there.get(&job_id).cloned().ok_or(ApiError::NoJob)?, quota)
+                (existing.get(&job_id).cloned().ok_or(ApiError::NoJob)?, quota)
             }
             Answer::OverQuota { quota, full } => {
                 let amount = submissions
@@ -179,14 +216,5 @@ pub(super) async fn submit(
         accepted.push(job);
         quotas = quota.or(quotas);
     }
-    drop(span);
-    api.feed.hurry();
-    let fields = quotas
-        .as_ref()
-        .map_or_else(Vec::new, |quotas| quota::fields(service.meter, quotas));
-    let body = AcceptedBatch {
-        jobs: accepted,
-        quota: quotas.map(|quotas| quotas.month.into()),
-    };
-    Ok((StatusCode::ACCEPTED, AppendHeaders(fields), Json(body)).into_response())
+    Ok((accepted, quotas))
 }

@@ -68,30 +68,7 @@ Examples:
 Examples:
   weir user plan alice pro
   weir user plan alice free --at-period-end")]
-    Plan {
-        /// The user's subject, as in its tokens.
-        subject: Subject,
-        /// The plan's name.
-        plan: String,
-        /// Change the plan at the end of the billing period [default: now].
-        #[arg(long)]
-        at_period_end: bool,
-        /// The payment provider's id of the event; a repeated id changes nothing.
-        #[arg(long)]
-        event_id: Option<String>,
-        /// When the event happened there; an event older than the last one changes nothing [default: now].
-        #[arg(long)]
-        occurred_at: Option<Timestamp>,
-        /// The provider's id of the subscription.
-        #[arg(long)]
-        subscription: Option<String>,
-        /// The start of the paid period: billing periods start on its day of the month [default: they stay].
-        #[arg(long)]
-        period_start: Option<Timestamp>,
-        /// The end of the paid period, a whole number of months later.
-        #[arg(long, requires = "period_start")]
-        period_end: Option<Timestamp>,
-    },
+    Plan(PlanArguments),
     /// Set limits or slots for this user, instead of the plan's.
     #[command(after_help = "\
 Examples:
@@ -180,6 +157,33 @@ Example:
     },
 }
 
+/// The arguments of `weir user plan`.
+#[derive(Debug, Args)]
+struct PlanArguments {
+    /// The user's subject, as in its tokens.
+    subject: Subject,
+    /// The plan's name.
+    plan: String,
+    /// Change the plan at the end of the billing period [default: now].
+    #[arg(long)]
+    at_period_end: bool,
+    /// The payment provider's id of the event; a repeated id changes nothing.
+    #[arg(long)]
+    event_id: Option<String>,
+    /// When the event happened there; an event older than the last one changes nothing [default: now].
+    #[arg(long)]
+    occurred_at: Option<Timestamp>,
+    /// The provider's id of the subscription.
+    #[arg(long)]
+    subscription: Option<String>,
+    /// The start of the paid period: billing periods start on its day of the month [default: they stay].
+    #[arg(long)]
+    period_start: Option<Timestamp>,
+    /// The end of the paid period, a whole number of months later.
+    #[arg(long, requires = "period_start")]
+    period_end: Option<Timestamp>,
+}
+
 fn window(text: &str) -> Result<Span, String> {
     Span::parse(text).ok_or_else(|| format!("{text:?} is not a window; use month, day, hour or minute"))
 }
@@ -203,13 +207,57 @@ impl Action {
         match self {
             Self::Show { subject, .. }
             | Self::Usage { subject, .. }
-            | Self::Plan { subject, .. }
+            | Self::Plan(PlanArguments { subject, .. })
             | Self::Override { subject, .. }
             | Self::Grant { subject, .. }
             | Self::Adjust { subject, .. }
             | Self::Cancel { subject, .. }
             | Self::Delete { subject, .. } => subject,
         }
+    }
+}
+
+impl PlanArguments {
+    /// Changes the plan. Fails if the change was not applied.
+    async fn change(self, client: &mut Client, actor: &str, person: &Person) -> CommandResult {
+        let event_id = self
+            .event_id
+            .unwrap_or_else(|| format!("shell:{}", Uuid::now_v7()));
+        let change = PlanChange {
+            plan: &self.plan,
+            event_id: &event_id,
+            occurred_at: self.occurred_at.unwrap_or_else(Timestamp::now),
+            effective: if self.at_period_end {
+                Effective::PeriodEnd
+            } else {
+                Effective::Now
+            },
+            subscription: self.subscription.as_deref(),
+            period: self.period_start.map(|start| PaidPeriod {
+                start,
+                end: self.period_end,
+            }),
+        };
+        let outcome = control::set_plan(client, actor, person, &change).await?;
+        let message = match (outcome.repeated, outcome.not_applied) {
+            (true, _) => "nothing changed: this event was applied before".to_owned(),
+            (false, Some(reason)) => {
+                print(match reason {
+                    NotApplied::Older => "nothing changed: a newer event was applied before\n",
+                    NotApplied::Superseded => "nothing changed: the plan comes from another subscription\n",
+                })?;
+                return Ok(ExitCode::FAILURE);
+            }
+            (false, None) => {
+                let status = control::plan_status(client, person.id).await?;
+                match status.next.zip(status.next_at) {
+                    Some((next, at)) => format!("{} until {at}, then {next}", status.plan),
+                    None => status.plan,
+                }
+            }
+        };
+        print(&format!("{message}\n"))?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -256,53 +304,7 @@ impl User {
                     control::usage_by_period(client, &person, window, meter.as_deref(), limit).await?;
                 return shown(&serde_json::to_value(&usage)?, json, user_text::usage);
             }
-            Action::Plan {
-                plan,
-                at_period_end,
-                event_id,
-                occurred_at,
-                subscription,
-                period_start,
-                period_end,
-                ..
-            } => {
-                let event_id = event_id.unwrap_or_else(|| format!("shell:{}", Uuid::now_v7()));
-                let change = PlanChange {
-                    plan: &plan,
-                    event_id: &event_id,
-                    occurred_at: occurred_at.unwrap_or_else(Timestamp::now),
-                    effective: if at_period_end {
-                        Effective::PeriodEnd
-                    } else {
-                        Effective::Now
-                    },
-                    subscription: subscription.as_deref(),
-                    period: period_start.map(|start| PaidPeriod {
-                        start,
-                        end: period_end,
-                    }),
-                };
-                let outcome = control::set_plan(client, &actor, &person, &change).await?;
-                match (outcome.repeated, outcome.not_applied) {
-                    (true, _) => "nothing changed: this event was applied before".to_owned(),
-                    (false, Some(reason)) => {
-                        print(match reason {
-                            NotApplied::Older => "nothing changed: a newer event was applied before\n",
-                            NotApplied::Superseded => {
-                                "nothing changed: the plan comes from another subscription\n"
-                            }
-                        })?;
-                        return Ok(ExitCode::FAILURE);
-                    }
-                    (false, None) => {
-                        let status = control::plan_status(client, person.id).await?;
-                        match status.next.zip(status.next_at) {
-                            Some((next, at)) => format!("{} until {at}, then {next}", status.plan),
-                            None => status.plan,
-                        }
-                    }
-                }
-            }
+            Action::Plan(arguments) => return arguments.change(client, &actor, &person).await,
             Action::Override {
                 meter, remove: true, ..
             } => {

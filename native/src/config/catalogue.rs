@@ -126,15 +126,7 @@ fn plan(
     table.rest(reader);
 
     if let Some(name) = &name {
-        if !is_name(name) {
-            table.fault(reader, "name", NAMES);
-        }
-        if RESERVED_PLANS.contains(&name.as_str()) {
-            table.fault(reader, "name", "the name is reserved for holders without a plan");
-        }
-        if catalogue.plans.contains_key(name) {
-            table.fault(reader, "name", "the name is already taken");
-        }
+        check_plan_name(reader, &table, name, catalogue);
     }
     let known_lane = lane.as_deref().and_then(Lane::parse);
     if let Some(lane) = &lane
@@ -153,53 +145,10 @@ fn plan(
         }
     }
     let of_meters = slots_of_meters(reader, &table, &of_services, services);
-    for meter in limits
-        .keys()
-        .filter(|meter| !catalogue.meters.contains_key(*meter))
-    {
-        let known: Vec<&str> = catalogue.meters.keys().map(String::as_str).collect();
-        let fault = format!(
-            "limits: there is no meter {meter}; there are {}",
-            known.join(", ")
-        );
-        table.fault(reader, "limits", &fault);
-    }
+    check_meters(reader, &table, &limits, catalogue);
     let mut meters = BTreeMap::new();
     for meter in catalogue.meters.keys() {
-        let by_span = match limits.get(meter) {
-            None => BTreeMap::new(),
-            Some(Limits::Month(limit)) => BTreeMap::from([(Span::Month, *limit)]),
-            Some(Limits::BySpan(limits)) => limits.clone(),
-        };
-        let (mut limits, mut ceilings) = (BTreeMap::new(), BTreeMap::new());
-        for (span, limit) in by_span {
-            match limit {
-                Limit::Hard(limit) => {
-                    limits.insert(span, limit);
-                }
-                Limit::Soft(Soft { limit, ceiling }) => {
-                    if ceiling <= limit {
-                        let fault = format!(
-                            "limits: {meter}: the ceiling {ceiling} must be more than the limit {limit}"
-                        );
-                        table.fault(reader, "limits", &fault);
-                    }
-                    limits.insert(span, limit);
-                    ceilings.insert(span, ceiling);
-                }
-            }
-        }
-        if limits.values().any(|limit| *limit < 0) {
-            table.fault(reader, "limits", &format!("limits: {meter} is less than 0"));
-        }
-        if limits
-            .values()
-            .chain(ceilings.values())
-            .any(|limit| *limit > MAX_LIMIT)
-        {
-            let fault = format!("limits: {meter} is more than {MAX_LIMIT}; leave it out for no limit");
-            table.fault(reader, "limits", &fault);
-        }
+        let (limits, ceilings) = plan_limits(reader, &table, meter, limits.get(meter));
         let slots = of_meters.get(meter.as_str()).copied().or(slots).unwrap_or(1);
         meters.insert(
             meter.clone(),
@@ -219,6 +168,84 @@ fn plan(
     };
     catalogue.plans.insert(name.clone(), entry);
     is_default.then_some(name)
+}
+
+fn check_plan_name(reader: &mut Reader<'_>, table: &Table<'_>, name: &str, catalogue: &Catalogue) {
+    if !is_name(name) {
+        table.fault(reader, "name", NAMES);
+    }
+    if RESERVED_PLANS.contains(&name) {
+        table.fault(reader, "name", "the name is reserved for holders without a plan");
+    }
+    if catalogue.plans.contains_key(name) {
+        table.fault(reader, "name", "the name is already taken");
+    }
+}
+
+/// Limits of a plan may only name existing meters.
+fn check_meters(
+    reader: &mut Reader<'_>,
+    table: &Table<'_>,
+    limits: &BTreeMap<String, Limits>,
+    catalogue: &Catalogue,
+) {
+    for meter in limits
+        .keys()
+        .filter(|meter| !catalogue.meters.contains_key(*meter))
+    {
+        let known: Vec<&str> = catalogue.meters.keys().map(String::as_str).collect();
+        let fault = format!(
+            "limits: there is no meter {meter}; there are {}",
+            known.join(", ")
+        );
+        table.fault(reader, "limits", &fault);
+    }
+}
+
+/// Limits or ceilings by window.
+type BySpan = BTreeMap<Span, i64>;
+
+/// The limits of a plan's meter and the ceilings of the soft ones, by window.
+fn plan_limits(
+    reader: &mut Reader<'_>,
+    table: &Table<'_>,
+    meter: &str,
+    limits: Option<&Limits>,
+) -> (BySpan, BySpan) {
+    let by_span = match limits {
+        None => BTreeMap::new(),
+        Some(Limits::Month(limit)) => BTreeMap::from([(Span::Month, *limit)]),
+        Some(Limits::BySpan(limits)) => limits.clone(),
+    };
+    let (mut limits, mut ceilings) = (BTreeMap::new(), BTreeMap::new());
+    for (span, limit) in by_span {
+        match limit {
+            Limit::Hard(limit) => {
+                limits.insert(span, limit);
+            }
+            Limit::Soft(Soft { limit, ceiling }) => {
+                if ceiling <= limit {
+                    let fault =
+                        format!("limits: {meter}: the ceiling {ceiling} must be more than the limit {limit}");
+                    table.fault(reader, "limits", &fault);
+                }
+                limits.insert(span, limit);
+                ceilings.insert(span, ceiling);
+            }
+        }
+    }
+    if limits.values().any(|limit| *limit < 0) {
+        table.fault(reader, "limits", &format!("limits: {meter} is less than 0"));
+    }
+    if limits
+        .values()
+        .chain(ceilings.values())
+        .any(|limit| *limit > MAX_LIMIT)
+    {
+        let fault = format!("limits: {meter} is more than {MAX_LIMIT}; leave it out for no limit");
+        table.fault(reader, "limits", &fault);
+    }
+    (limits, ceilings)
 }
 
 /// The slots that a plan sets per service, by meter. Each meter has one number, whichever services it counts.

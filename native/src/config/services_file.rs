@@ -190,34 +190,10 @@ fn service(
     kinds: &mut Vec<String>,
 ) -> Option<Service> {
     let name: Option<String> = table.need(reader, "name");
-    let member = if table.has("meter") { "meter" } else { "event_type" };
-    let meter: Option<String> = table.need(reader, member);
-    if member == "meter" && table.has("event_type") {
-        table.fault(
-            reader,
-            "meter",
-            "meter and event_type are the same; leave one out",
-        );
-        let _: Option<String> = table.take(reader, "event_type");
-    }
+    let (member, meter) = meter(reader, &mut table);
     let kind: Option<String> = table.need(reader, "kind");
     let workers: Option<String> = table.need(reader, "workers");
-    let pools = [
-        ("priority_workers", "PRIORITY"),
-        ("default_workers", "DEFAULT"),
-        ("scheduled_workers", "SCHEDULED"),
-    ]
-    .map(|(member, lane)| {
-        let size: Option<u32> = table.need(reader, member);
-        if let Some(size) = size
-            && !(1..=MAX_WORKERS).contains(&size)
-        {
-            let fault = format!("{member} is {size}, but must be from 1 to {MAX_WORKERS}");
-            table.fault(reader, member, &fault);
-        }
-        let variable = format!("{}_QUEUE_{lane}_WORKERS", workers.as_deref()?);
-        Some(reader.positive(&variable, size.unwrap_or(1), MAX_WORKERS))
-    });
+    let pools = pools(reader, &mut table, workers.as_deref());
     let timeout: Option<Timeout> = table.need(reader, "timeout");
     let max_attempts: Option<i16> = table.need(reader, "max_attempts");
     let unique_by: Option<Vec<String>> = table.take(reader, "unique_by");
@@ -235,36 +211,11 @@ fn service(
         table.fault(reader, member, &fault);
     }
     if let Some(name) = &name {
-        for lane in Lane::ALL {
-            let queue = lane.queue(name);
-            if !is_queue_name(&queue) {
-                let fault = format!(
-                    "River refuses the queue name {queue:?}; use lower-case letters, digits and single _ or -"
-                );
-                table.fault(reader, "name", &fault);
-                break;
-            }
-        }
-        if name == "events" {
-            table.fault(reader, "name", "the name is taken by the route /api/jobs/events");
-        }
-        if names.contains(name) {
-            table.fault(reader, "name", "the name is already taken");
-        }
+        check_name(reader, &table, name, names);
         names.push(name.clone());
     }
     if let Some(kind) = &kind {
-        if !(1..=MAX_KIND).contains(&kind.chars().count()) {
-            let fault = format!("River takes kinds of 1 to {MAX_KIND} characters");
-            table.fault(reader, "kind", &fault);
-        }
-        if kind.starts_with(OWN_KINDS) {
-            let fault = format!("kinds that begin with {OWN_KINDS} are Weir's own");
-            table.fault(reader, "kind", &fault);
-        }
-        if kinds.contains(kind) {
-            table.fault(reader, "kind", &format!("the kind {kind:?} is already taken"));
-        }
+        check_kind(reader, &table, kind, kinds);
         kinds.push(kind.clone());
     }
     if let Some(Timeout(timeout)) = timeout
@@ -300,6 +251,74 @@ fn service(
         retry,
         handler: handler?,
     })
+}
+
+/// The member that names the service's meter, and its value.
+fn meter(reader: &mut Reader<'_>, table: &mut Table<'_>) -> (&'static str, Option<String>) {
+    let member = if table.has("meter") { "meter" } else { "event_type" };
+    let meter: Option<String> = table.need(reader, member);
+    if member == "meter" && table.has("event_type") {
+        table.fault(
+            reader,
+            "meter",
+            "meter and event_type are the same; leave one out",
+        );
+        let _: Option<String> = table.take(reader, "event_type");
+    }
+    (member, meter)
+}
+
+/// The numbers of workers of the three lanes, which variables override.
+fn pools(reader: &mut Reader<'_>, table: &mut Table<'_>, workers: Option<&str>) -> [Option<u32>; 3] {
+    [
+        ("priority_workers", "PRIORITY"),
+        ("default_workers", "DEFAULT"),
+        ("scheduled_workers", "SCHEDULED"),
+    ]
+    .map(|(member, lane)| {
+        let size: Option<u32> = table.need(reader, member);
+        if let Some(size) = size
+            && !(1..=MAX_WORKERS).contains(&size)
+        {
+            let fault = format!("{member} is {size}, but must be from 1 to {MAX_WORKERS}");
+            table.fault(reader, member, &fault);
+        }
+        let variable = format!("{}_QUEUE_{lane}_WORKERS", workers?);
+        Some(reader.positive(&variable, size.unwrap_or(1), MAX_WORKERS))
+    })
+}
+
+fn check_name(reader: &mut Reader<'_>, table: &Table<'_>, name: &str, names: &[String]) {
+    for lane in Lane::ALL {
+        let queue = lane.queue(name);
+        if !is_queue_name(&queue) {
+            let fault = format!(
+                "River refuses the queue name {queue:?}; use lower-case letters, digits and single _ or -"
+            );
+            table.fault(reader, "name", &fault);
+            break;
+        }
+    }
+    if name == "events" {
+        table.fault(reader, "name", "the name is taken by the route /api/jobs/events");
+    }
+    if names.iter().any(|other| other == name) {
+        table.fault(reader, "name", "the name is already taken");
+    }
+}
+
+fn check_kind(reader: &mut Reader<'_>, table: &Table<'_>, kind: &str, kinds: &[String]) {
+    if !(1..=MAX_KIND).contains(&kind.chars().count()) {
+        let fault = format!("River takes kinds of 1 to {MAX_KIND} characters");
+        table.fault(reader, "kind", &fault);
+    }
+    if kind.starts_with(OWN_KINDS) {
+        let fault = format!("kinds that begin with {OWN_KINDS} are Weir's own");
+        table.fault(reader, "kind", &fault);
+    }
+    if kinds.iter().any(|other| other == kind) {
+        table.fault(reader, "kind", &format!("the kind {kind:?} is already taken"));
+    }
 }
 
 /// The error in a handler, if there is one.

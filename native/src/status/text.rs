@@ -1,12 +1,14 @@
 //! The status as text of at most 60 columns, whatever the numbers.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use jiff::Timestamp;
 use weir_policy::lane::Lane;
 
-use super::lanes::LaneState;
+use super::held_back::HeldBack;
+use super::lanes::{LaneState, ServiceLanes};
 use super::overview::Overview;
 use super::short::{duration, number, per_second, slots, wait};
 use super::user::UserStatus;
@@ -21,29 +23,6 @@ const LABEL: usize = 13;
 #[must_use]
 pub fn overview_text(status: &Overview, leads_river: bool) -> String {
     let minute = status.last_minute;
-    let for_how_long = |since: Timestamp| {
-        let led = status.at.duration_since(since).as_millis();
-        format!(", for {}", duration(i64::try_from(led).unwrap_or(i64::MAX)))
-    };
-    let no_process = || "none; start `weir schedule`".to_owned();
-    let no_leader = || {
-        match leads_river {
-        true => no_process(),
-        false => "none; start a River client that may lead,\n             or set RIVER_LEADER=true for `weir schedule`".to_owned(),
-    }
-    };
-    let leader = status.leader.as_ref().map_or_else(no_leader, |leader| {
-        let foreign = if leader.foreign { ", not Weir's" } else { "" };
-        let end = format!("{foreign}{}", for_how_long(leader.elected_at));
-        format!("{}{end}", cut(&leader.id, WIDTH - LABEL - end.len()))
-    });
-    let maintenance = status
-        .maintenance
-        .as_ref()
-        .map_or_else(no_process, |maintenance| {
-            let end = for_how_long(maintenance.since);
-            format!("{}{end}", cut(&maintenance.process, WIDTH - LABEL - end.len()))
-        });
     let waiting = match status.lanes.parked {
         0 => String::from("no job waits"),
         parked => format!(
@@ -54,12 +33,14 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
     };
     let mut text = format!(
         "{}\n\
-         leader       {leader}\n\
-         maintenance  {maintenance}\n\
+         leader       {}\n\
+         maintenance  {}\n\
          finished     {} in the last minute, {} a second\n\
          failed       {} in the last minute, {} for a retry\n\
          slots        {} in use, {waiting}\n",
         status.at.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        leader(status, leads_river),
+        maintenance(status),
         number(minute.finished()),
         per_second(minute.finished()),
         number(minute.failed),
@@ -79,48 +60,82 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
         );
     }
     for (name, service) in &status.lanes.services {
-        let use_of_slots = format!(
-            ": {} in use, {} for one",
-            slots(service.slots_in_use),
-            wait(service.parked)
-        );
-        let _ = write!(
-            text,
-            "\n{}{use_of_slots}\n",
-            cut(name, WIDTH - use_of_slots.len())
-        );
-        let mut table = Table::new();
-        table.load_preset(presets::NOTHING);
-        let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
-        table.set_header([
-            Cell::new("lane"),
-            right("queued".to_owned()),
-            right("running".to_owned()),
-            right("oldest".to_owned()),
-            Cell::new("held back by"),
-        ]);
-        for lane in Lane::ALL {
-            let state = service.lane(lane);
-            let held_back = status
-                .held_back
-                .get(name)
-                .and_then(|lanes| lanes.get(lane.as_str()));
-            table.add_row([
-                Cell::new(lane.as_str()),
-                right(number(state.queued)),
-                right(busy(state)),
-                right(match state.oldest_wait_ms {
-                    ..=0 => "–".to_owned(),
-                    wait => duration(wait),
-                }),
-                Cell::new(held_back.map_or("", |why| why.as_words())),
-            ]);
-        }
-        for line in table.lines() {
-            let _ = writeln!(text, "{}", line.trim_end());
-        }
+        text.push_str(&service_text(name, service, status.held_back.get(name)));
     }
     text.truncate(text.trim_end().len());
+    text
+}
+
+const NO_PROCESS: &str = "none; start `weir schedule`";
+const NO_LEADER: &str =
+    "none; start a River client that may lead,\n             or set RIVER_LEADER=true for `weir schedule`";
+
+/// River's leader, and for how long it has led.
+fn leader(status: &Overview, leads_river: bool) -> String {
+    match &status.leader {
+        Some(leader) => {
+            let foreign = if leader.foreign { ", not Weir's" } else { "" };
+            let end = format!("{foreign}{}", for_how_long(status, leader.elected_at));
+            format!("{}{end}", cut(&leader.id, WIDTH - LABEL - end.len()))
+        }
+        None if leads_river => NO_PROCESS.to_owned(),
+        None => NO_LEADER.to_owned(),
+    }
+}
+
+/// The process that runs maintenance, and for how long.
+fn maintenance(status: &Overview) -> String {
+    let Some(maintenance) = &status.maintenance else {
+        return NO_PROCESS.to_owned();
+    };
+    let end = for_how_long(status, maintenance.since);
+    format!("{}{end}", cut(&maintenance.process, WIDTH - LABEL - end.len()))
+}
+
+fn for_how_long(status: &Overview, since: Timestamp) -> String {
+    let led = status.at.duration_since(since).as_millis();
+    format!(", for {}", duration(i64::try_from(led).unwrap_or(i64::MAX)))
+}
+
+/// The slots of a service and its lanes.
+fn service_text(
+    name: &str,
+    service: &ServiceLanes,
+    held_back: Option<&BTreeMap<&'static str, HeldBack>>,
+) -> String {
+    let use_of_slots = format!(
+        ": {} in use, {} for one",
+        slots(service.slots_in_use),
+        wait(service.parked)
+    );
+    let mut text = format!("\n{}{use_of_slots}\n", cut(name, WIDTH - use_of_slots.len()));
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+    table.set_header([
+        Cell::new("lane"),
+        right("queued".to_owned()),
+        right("running".to_owned()),
+        right("oldest".to_owned()),
+        Cell::new("held back by"),
+    ]);
+    for lane in Lane::ALL {
+        let state = service.lane(lane);
+        let held_back = held_back.and_then(|lanes| lanes.get(lane.as_str()));
+        table.add_row([
+            Cell::new(lane.as_str()),
+            right(number(state.queued)),
+            right(busy(state)),
+            right(match state.oldest_wait_ms {
+                ..=0 => "–".to_owned(),
+                wait => duration(wait),
+            }),
+            Cell::new(held_back.map_or("", |why| why.as_words())),
+        ]);
+    }
+    for line in table.lines() {
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
     text
 }
 
