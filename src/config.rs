@@ -133,7 +133,7 @@ impl Config {
 
         let submissions = reader.submissions();
         let users = reader.users();
-        let read_limit = reader.number("ANON_READ_LIMIT", 120, 1, MAX_LIMIT);
+        let reads = reader.reads();
         let origin_timeout_ms = reader.number("ORIGIN_TIMEOUT_MS", 30_000, 1, 600_000);
         let max_body_bytes = reader.number("MAX_BODY_BYTES", 256 * 1024, 1, u32::MAX);
         let upload_timeout_ms = reader.number("UPLOAD_TIMEOUT_MS", 60_000, 1, 600_000);
@@ -143,29 +143,11 @@ impl Config {
             || routes.as_ref().is_none_or(Routes::use_default_origin);
         let default_origin = reader.default_origin(is_default_used);
         let origins = reader.origins();
-        let mode = reader.one_of(
-            "ANON_MODE",
-            &[
-                ("enforce", EnforcementMode::Enforce),
-                ("shadow", EnforcementMode::Shadow),
-            ],
-        );
+        let mode = reader.mode();
         let shards = reader.number("COUNTER_SHARDS", 1, 1, 256);
         let counter_timeout_ms = reader.number("COUNTER_TIMEOUT_MS", 1000, 1, 30_000);
-        let counter_fallback = reader.one_of(
-            "WITHOUT_COUNTER",
-            &[
-                ("closed", CounterFallback::Closed),
-                ("open", CounterFallback::Open),
-            ],
-        );
-        let client_ip_source = reader.one_of(
-            "CLIENT_IP_SOURCE",
-            &[
-                ("cloudflare", ClientIpSource::Cloudflare),
-                ("proxy", ClientIpSource::Proxy),
-            ],
-        );
+        let counter_fallback = reader.counter_fallback();
+        let client_ip_source = reader.client_ip_source();
         let allowed_origins = reader.parsed("CORS_ORIGINS", "*");
         let cors_fields = reader.cors_fields();
         let token_cookie = reader.token_cookie();
@@ -175,14 +157,7 @@ impl Config {
         let identity_headers = reader.parsed("IDENTITY_HEADERS", DEFAULT_IDENTITY_HEADERS);
         let development = reader.one_of("DEVELOPMENT", &[("off", false), ("on", true)]);
         let drills = reader.one_of("DRILLS", &[("off", false), ("on", true)]);
-        let access_log = reader.one_of(
-            "ACCESS_LOG",
-            &[
-                ("errors", AccessLog::Errors),
-                ("off", AccessLog::Off),
-                ("all", AccessLog::All),
-            ],
-        );
+        let access_log = reader.access_log();
         // The platform ends whatever runs longer than 30 s after the response.
         let report_interval_ms = reader.number("REPORT_INTERVAL_MS", 10_000, 100, 20_000);
         let token_keys = reader.token_keys();
@@ -190,18 +165,7 @@ impl Config {
         let jwks_cooldown_ms = reader.number("JWKS_COOLDOWN_MS", 60_000, 100, 3_600_000);
         let jwks_max_age_ms = reader.number("JWKS_MAX_AGE_MS", 3_600_000, 100, 86_400_000);
         let assertion_claims = reader.assertion_claims();
-        let expected = Expected {
-            issuer: reader.text("JWT_ISSUER"),
-            audiences: reader.audiences(),
-            claims: reader.required_claims(),
-            holder_claim: reader.holder_claim(),
-            kept_claims: routes
-                .iter()
-                .flat_map(Routes::claims)
-                .map(str::to_owned)
-                .chain(assertion_claims.iter().cloned())
-                .collect(),
-        };
+        let expected = reader.expected(routes.as_ref(), &assertion_claims);
         let assertion_key = reader.assertion_key();
         reader.misspelt();
 
@@ -227,12 +191,7 @@ impl Config {
                     max_body_bytes,
                     upload_timeout_ms,
                     submissions,
-                    reads: Limits {
-                        address: read_limit,
-                        prefix: prefix_limit(read_limit, MAX_LIMIT),
-                        window_ms: 60_000,
-                        algorithm: Algorithm::Fixed,
-                    },
+                    reads,
                     users,
                     routes,
                     unmatched,
@@ -337,6 +296,16 @@ impl Reader<'_> {
         })
     }
 
+    fn reads(&mut self) -> Limits {
+        let limit = self.number("ANON_READ_LIMIT", 120, 1, MAX_LIMIT);
+        Limits {
+            address: limit,
+            prefix: prefix_limit(limit, MAX_LIMIT),
+            window_ms: 60_000,
+            algorithm: Algorithm::Fixed,
+        }
+    }
+
     fn routes(&mut self) -> Option<Routes> {
         if !self.is_set("ROUTES") {
             return self.parsed("LIMITED_ROUTES", "POST /api/jobs/");
@@ -361,6 +330,47 @@ impl Reader<'_> {
             2 => Unmatched::Forward(Box::new(Route::unmatched())),
             _ => Unmatched::Assets,
         }
+    }
+
+    fn mode(&mut self) -> EnforcementMode {
+        self.one_of(
+            "ANON_MODE",
+            &[
+                ("enforce", EnforcementMode::Enforce),
+                ("shadow", EnforcementMode::Shadow),
+            ],
+        )
+    }
+
+    fn counter_fallback(&mut self) -> CounterFallback {
+        self.one_of(
+            "WITHOUT_COUNTER",
+            &[
+                ("closed", CounterFallback::Closed),
+                ("open", CounterFallback::Open),
+            ],
+        )
+    }
+
+    fn client_ip_source(&mut self) -> ClientIpSource {
+        self.one_of(
+            "CLIENT_IP_SOURCE",
+            &[
+                ("cloudflare", ClientIpSource::Cloudflare),
+                ("proxy", ClientIpSource::Proxy),
+            ],
+        )
+    }
+
+    fn access_log(&mut self) -> AccessLog {
+        self.one_of(
+            "ACCESS_LOG",
+            &[
+                ("errors", AccessLog::Errors),
+                ("off", AccessLog::Off),
+                ("all", AccessLog::All),
+            ],
+        )
     }
 
     /// The origin of `ORIGIN_URL`.
@@ -413,6 +423,18 @@ impl Reader<'_> {
     fn jwks_url(&mut self) -> Option<String> {
         let text = self.text("JWKS_URL")?;
         self.trusted_url("JWKS_URL", &text).then_some(text)
+    }
+
+    /// The claims that tokens must have, and those that routes and assertions use.
+    fn expected(&mut self, routes: Option<&Routes>, assertion_claims: &[String]) -> Expected {
+        let of_routes = routes.into_iter().flat_map(Routes::claims).map(str::to_owned);
+        Expected {
+            issuer: self.text("JWT_ISSUER"),
+            audiences: self.audiences(),
+            claims: self.required_claims(),
+            holder_claim: self.holder_claim(),
+            kept_claims: of_routes.chain(assertion_claims.iter().cloned()).collect(),
+        }
     }
 
     /// The audiences of which a token must name one.
