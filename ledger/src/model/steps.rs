@@ -204,6 +204,7 @@ impl World {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind of step")]
     pub(super) fn after(&self, step: Step, broken: Option<Broken>) -> Self {
         let is = |rule| broken == Some(rule);
         let mut next = self.clone();
