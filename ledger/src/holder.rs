@@ -74,7 +74,7 @@ impl Holders {
         Ok(row.and_then(|row| row.get("subject")))
     }
 
-    /// The holder of this subject.
+    /// The holder of this subject. SQL: `weir_holder`.
     #[must_use]
     pub fn subject(self, subject: &Subject) -> Holder {
         Self::user(subject.uuid().unwrap_or_else(|| {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::grants::{self, Draw, Grant};
 
-/// A plan's limit in one window, and the usage and reservations counted against it.
+/// A plan's limit in one window, and the usage and reservations counted against it. SQL: `quota_json`, `room_in`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowance {
     /// The plan's limit for the window; `None` is unlimited.
@@ -163,7 +163,8 @@ impl Account {
             .filter(|max| self.parked.saturating_add(self.scheduled) >= *max)
     }
 
-    /// Why a submission is refused; `None` if it is accepted. `waits`: whether its job would wait.
+    /// Why a submission is refused; `None` if it is accepted. `waits`: whether its job would wait. SQL:
+    /// `submission_outcome`.
     fn refusal(&self, requested: i64, waits: bool) -> Option<Decision> {
         if !self.has_room_for(requested) {
             Some(Decision::OverQuota)

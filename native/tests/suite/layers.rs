@@ -650,6 +650,32 @@ fn long_statements_are_sql_files() {
     );
 }
 
+/// The files that a function's header names as callers exist and contain its name.
+#[test]
+fn headers_of_functions_name_their_callers() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let path = Regex::new(r"ledger/src/[\w/]+\.(?:rs|sql)").unwrap();
+    let (mut callers, mut wrong) = (0, Vec::new());
+    for file in files_under(&root.join("ledger/schema/functions")) {
+        let name = file.file_stem().unwrap().to_string_lossy().into_owned();
+        let word = Regex::new(&format!(r"\b{name}\b")).unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        let header = text.split("CREATE ").next().unwrap().replace("\n--", "");
+        let Some((_, list)) = header.split_once("Callers:") else {
+            continue;
+        };
+        for caller in path.find_iter(list.split(". ").next().unwrap()) {
+            callers += 1;
+            let text = std::fs::read_to_string(root.join(caller.as_str())).unwrap_or_default();
+            if !word.is_match(&text) {
+                wrong.push(format!("{name}: {} does not call it", caller.as_str()));
+            }
+        }
+    }
+    assert!(callers > 50, "only {callers} callers were found");
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
 fn files_under(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder)
         .unwrap()

@@ -1,6 +1,5 @@
--- A user's usage by period and meter, newest first. One range of the user's balances. Months are kept without end,
--- shorter windows for
--- short_window_lifetime().
+-- A user's usage by period and meter, newest first. One range of the user's balances. Months are kept without end, and
+-- shorter windows for short_window_lifetime().
 -- Parameters: $1 user, $2 the kind of period, $3 a meter or null for all, $4 how many.
 SELECT b.event_type, b.period_start, b.used, b.reserved, b.from_grants,
        CASE b.span WHEN 'month' THEN (
