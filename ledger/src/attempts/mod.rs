@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio_postgres::{Client, Error};
 
 pub use outstanding::{
-    AttemptError, Claim, Extended, Failure, HandedOver, Needs, Over, Progress, Silent, claim_of, complete,
-    extend, fail, hand_over, record_progress, send_back, take_back_silent,
+    AttemptEnd, AttemptError, AwaitOutcome, Claim, Extended, ExtraQuota, Failure, Progress, SilentAttempt,
+    await_answer, claim_of, complete, extend, fail, fail_silent_attempts, record_progress, snooze,
 };
 
 /// The maximum number of attempts that one statement keeps.
@@ -59,7 +59,7 @@ pub async fn claimed(
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn take_back_lost(
+pub async fn requeue_lost(
     client: &Client,
     client_id: &str,
     claims: &[(i64, String)],
@@ -70,7 +70,7 @@ pub async fn take_back_lost(
         .unzip();
     let rows = client
         .query(
-            include_str!("sql/take_back_lost.sql"),
+            include_str!("sql/requeue_lost.sql"),
             &[&client_id, &jobs, &claims],
         )
         .await?;

@@ -18,11 +18,11 @@ use crate::database::{ConnectionPool, DatabaseError, FromDatabase, PreparedClien
 /// The maximum number of silent attempts that one query returns.
 const MAX_SILENT: i64 = 200;
 
-/// How long one round takes attempts back. The next maintenance task waits meanwhile, and the next round continues.
-const MAX_LOOK: Duration = Duration::from_millis(500);
+/// The maximum duration of one round, because the next maintenance task waits for it. The next round continues.
+const MAX_ROUND: Duration = Duration::from_millis(500);
 
-/// How long a takeover waits for the lock of the holder. The next round tries again.
-const TAKE_BACK_PATIENCE: &str = "SET LOCAL lock_timeout = '20ms'";
+/// The lock timeout of a transaction that fails a silent attempt. The next round tries again.
+const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '20ms'";
 
 /// One attempt at a job, and no other one.
 #[derive(Clone, Copy, Debug)]
@@ -42,28 +42,28 @@ pub fn claim_of(attempt: i32, claims: usize) -> String {
     format!("{attempt}.{claims}")
 }
 
-/// The result of a request to answer later.
+/// The result of [`await_answer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HandedOver {
+pub enum AwaitOutcome {
     /// The answer is outstanding.
     Outstanding,
     /// The attempt has ended already.
-    Over,
+    AttemptEnded,
     /// The job's cancellation was requested. The job still runs.
-    Cancelled,
+    CancelRequested,
     /// The job's unique key does not count while the job is pending, so the job still runs.
-    CannotWait,
+    CannotBePending,
 }
 
 /// Why an attempt receives no further updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum AttemptEnd {
     /// The job was cancelled.
-    Cancelled,
+    JobCancelled,
     /// The job has ended in another way, or was deleted.
-    Ended,
-    /// The attempt was taken back, and the job is retried.
-    TakenBack,
+    JobEnded,
+    /// Another process took the job over, or the attempt failed, and the job is retried.
+    Retried,
 }
 
 /// Why a report of an attempt is rejected.
@@ -71,7 +71,7 @@ pub enum Over {
 pub enum AttemptError {
     /// The attempt is not under way.
     #[error("the attempt is over")]
-    Over(Over),
+    Ended(AttemptEnd),
     /// The report is invalid. The text describes a valid one.
     #[error("{0}")]
     Invalid(String),
@@ -84,7 +84,7 @@ impl FromDatabase for AttemptError {
     fn database(&self) -> Option<&DatabaseError> {
         match self {
             Self::Database(error) => Some(error),
-            Self::Over(_) | Self::Invalid(_) => None,
+            Self::Ended(_) | Self::Invalid(_) => None,
         }
     }
 }
@@ -141,7 +141,7 @@ pub struct Failure {
 
 /// The quota that an attempt asks for.
 #[derive(Clone, Copy, Debug)]
-pub enum Needs {
+pub enum ExtraQuota {
     /// An additional amount.
     More(i64),
     /// A total amount. A caller that lost the answer can repeat the request, and the amount is reserved once.
@@ -163,10 +163,14 @@ pub struct Extended {
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn hand_over(client: &Client, claim: Claim<'_>, patience: Duration) -> Result<HandedOver, Error> {
+pub async fn await_answer(
+    client: &Client,
+    claim: Claim<'_>,
+    patience: Duration,
+) -> Result<AwaitOutcome, Error> {
     let row = client
         .query_opt(
-            include_str!("sql/hand_over.sql"),
+            include_str!("sql/await_answer.sql"),
             &[
                 &claim.job_id,
                 &claim.claim,
@@ -176,10 +180,10 @@ pub async fn hand_over(client: &Client, claim: Claim<'_>, patience: Duration) ->
         )
         .await?;
     Ok(match row {
-        None => HandedOver::Over,
-        Some(row) if row.get("handed_over") => HandedOver::Outstanding,
-        Some(row) if row.get("is_cancelled") => HandedOver::Cancelled,
-        Some(_) => HandedOver::CannotWait,
+        None => AwaitOutcome::AttemptEnded,
+        Some(row) if row.get("is_outstanding") => AwaitOutcome::Outstanding,
+        Some(row) if row.get("is_cancelled") => AwaitOutcome::CancelRequested,
+        Some(_) => AwaitOutcome::CannotBePending,
     })
 }
 
@@ -202,7 +206,7 @@ pub async fn record_progress(
     transaction.commit().await?;
     match recorded {
         Some((_, deadline)) => Ok(deadline),
-        None => Err(AttemptError::Over(over(client, claim).await?.0)),
+        None => Err(AttemptError::Ended(attempt_end(client, claim).await?.0)),
     }
 }
 
@@ -230,9 +234,9 @@ pub async fn complete(
         return Ok(row.get("charged"));
     }
     transaction.commit().await?;
-    match over(client, claim).await? {
+    match attempt_end(client, claim).await? {
         (_, Some(charged)) => Ok(charged),
-        (over, None) => Err(AttemptError::Over(over)),
+        (end, None) => Err(AttemptError::Ended(end)),
     }
 }
 
@@ -245,7 +249,7 @@ pub async fn fail(client: &mut Client, claim: Claim<'_>, failure: &Failure) -> R
     let transaction = begin(client).await?;
     let Some(attempt) = resume(&transaction, claim, false).await? else {
         transaction.commit().await?;
-        return Err(AttemptError::Over(over(client, claim).await?.0));
+        return Err(AttemptError::Ended(attempt_end(client, claim).await?.0));
     };
     let outcome = record(&transaction, claim.job_id, attempt, failure).await?;
     transaction.commit().await?;
@@ -257,14 +261,14 @@ pub async fn fail(client: &mut Client, claim: Claim<'_>, failure: &Failure) -> R
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn send_back(client: &Client, claim: Claim<'_>, pause: Duration) -> Result<(), Error> {
+pub async fn snooze(client: &Client, claim: Claim<'_>, pause: Duration) -> Result<(), Error> {
     let params: [&(dyn ToSql + Sync); 4] = [
         &claim.job_id,
         &claim.claim,
         &pause.as_secs_f64(),
         &claim.created_at,
     ];
-    client.execute(include_str!("sql/send_back.sql"), &params).await?;
+    client.execute(include_str!("sql/snooze.sql"), &params).await?;
     Ok(())
 }
 
@@ -273,15 +277,19 @@ pub async fn send_back(client: &Client, claim: Claim<'_>, pause: Duration) -> Re
 /// # Errors
 ///
 /// When the attempt is not under way, the amount is invalid, or the database cannot be used.
-pub async fn extend(client: &mut Client, claim: Claim<'_>, needs: Needs) -> Result<Extended, AttemptError> {
+pub async fn extend(
+    client: &mut Client,
+    claim: Claim<'_>,
+    extra: ExtraQuota,
+) -> Result<Extended, AttemptError> {
     let transaction = begin(client).await?;
     lock_holder(&transaction, claim.job_id).await?;
     if let Some((attempt, _)) = write_progress(&transaction, claim, None).await? {
-        let mut more = match needs {
-            Needs::More(more) | Needs::Total(more) => more,
+        let mut more = match extra {
+            ExtraQuota::More(more) | ExtraQuota::Total(more) => more,
         };
         let reserved = include_str!("sql/reserved.sql");
-        if let Needs::Total(total @ 1..) = needs
+        if let ExtraQuota::Total(total @ 1..) = extra
             && let Some(row) = transaction.query_opt(reserved, &[&claim.job_id]).await?
         {
             more = total.saturating_sub(row.get("reserved_amount"));
@@ -308,44 +316,44 @@ pub async fn extend(client: &mut Client, claim: Claim<'_>, needs: Needs) -> Resu
         return Ok(extended);
     }
     drop(transaction);
-    Err(AttemptError::Over(over(client, claim).await?.0))
+    Err(AttemptError::Ended(attempt_end(client, claim).await?.0))
 }
 
-/// An attempt that was taken back, because its handler reported nothing for too long.
+/// An attempt that failed because its handler did not report in time.
 #[derive(Clone, Debug)]
-pub struct Silent {
+pub struct SilentAttempt {
     /// River's job id.
     pub job_id: i64,
     /// The outcome for the job: `retry`, `discarded` or `cancelled`.
     pub outcome: String,
 }
 
-/// Takes back the attempts without a report for too long, each in a separate transaction. A locked holder does not
-/// delay others, and the next round tries it again. Calls `each` for every attempt and every failure.
+/// Fails the attempts with handlers that did not report in time, each in a separate transaction. A locked holder does
+/// not delay others, and the next round tries it again. Calls `each` for every attempt and every failure.
 ///
 /// # Errors
 ///
 /// When the database cannot be queried.
-pub async fn take_back_silent(
+pub async fn fail_silent_attempts(
     look: &PreparedClient,
     pool: &ConnectionPool,
-    mut each: impl FnMut(Result<Silent, (i64, AttemptError)>),
+    mut each: impl FnMut(Result<SilentAttempt, (i64, AttemptError)>),
 ) -> Result<(), DatabaseError> {
     let silent = look.query(include_str!("sql/silent.sql"), &[&MAX_SILENT]).await?;
     if silent.is_empty() {
         return Ok(());
     }
     pool.with(async |client| {
-        take_back_all(client, silent, &mut each).await;
+        fail_each(client, silent, &mut each).await;
         Ok(())
     })
     .await
 }
 
-async fn take_back_all(
+async fn fail_each(
     client: &mut Client,
     silent: Vec<Row>,
-    each: &mut impl FnMut(Result<Silent, (i64, AttemptError)>),
+    each: &mut impl FnMut(Result<SilentAttempt, (i64, AttemptError)>),
 ) {
     let began = Instant::now();
     for row in silent {
@@ -356,24 +364,24 @@ async fn take_back_all(
             claim: &claim,
             created_at: row.get("created_at"),
         };
-        match take_back(client, claim, patience).await {
+        match fail_if_silent(client, claim, patience).await {
             Ok(None) => {}
-            Ok(Some(outcome)) => each(Ok(Silent { job_id, outcome })),
+            Ok(Some(outcome)) => each(Ok(SilentAttempt { job_id, outcome })),
             Err(error) => each(Err((job_id, error))),
         }
-        if began.elapsed() >= MAX_LOOK {
+        if began.elapsed() >= MAX_ROUND {
             break;
         }
     }
 }
 
-async fn take_back(
+async fn fail_if_silent(
     client: &mut Client,
     claim: Claim<'_>,
     patience: Duration,
 ) -> Result<Option<String>, AttemptError> {
     let transaction = begin(client).await?;
-    transaction.batch_execute(TAKE_BACK_PATIENCE).await?;
+    transaction.batch_execute(LOCK_TIMEOUT).await?;
     let Some(attempt) = resume(&transaction, claim, true).await? else {
         transaction.commit().await?;
         return Ok(None);
@@ -477,21 +485,24 @@ async fn write_progress(
 }
 
 /// The outcome of the job, and the charge if this attempt has completed it.
-async fn over<C: GenericClient>(client: &C, claim: Claim<'_>) -> Result<(Over, Option<i64>), Error> {
+async fn attempt_end<C: GenericClient>(
+    client: &C,
+    claim: Claim<'_>,
+) -> Result<(AttemptEnd, Option<i64>), Error> {
     let row = client
         .query_opt(
-            include_str!("sql/over.sql"),
+            include_str!("sql/end_of_attempt.sql"),
             &[&claim.job_id, &claim.claim, &claim.created_at],
         )
         .await?;
     let Some(row) = row else {
-        return Ok((Over::Ended, None));
+        return Ok((AttemptEnd::JobEnded, None));
     };
     let is_latest: bool = row.get("is_latest");
     Ok(match row.get("state") {
-        "cancelled" => (Over::Cancelled, None),
-        "completed" => (Over::Ended, is_latest.then(|| row.get("charged"))),
-        "discarded" => (Over::Ended, None),
-        _ => (Over::TakenBack, None),
+        "cancelled" => (AttemptEnd::JobCancelled, None),
+        "completed" => (AttemptEnd::JobEnded, is_latest.then(|| row.get("charged"))),
+        "discarded" => (AttemptEnd::JobEnded, None),
+        _ => (AttemptEnd::Retried, None),
     })
 }

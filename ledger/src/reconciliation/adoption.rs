@@ -13,11 +13,11 @@ use crate::meter::Meter;
 use crate::reservation::PROVISION;
 
 /// The maximum number of jobs that one round finds in each queue.
-const DEPTH: i64 = 100;
+const MAX_FOUND: i64 = 100;
 
 /// The maximum number of jobs that one round reads in each queue. Jobs of unknown kinds stay in their queue, and
 /// River's clients read past them with each claim, too. Reading this many takes tens of milliseconds.
-const REACH: i64 = 10_000;
+const MAX_READ: i64 = 10_000;
 
 /// A submitted job that was made available by hand: it was parked, or had released its quota and slot.
 #[derive(Clone, Copy, Debug)]
@@ -54,14 +54,17 @@ pub async fn adopt(
 ) -> Result<Adopted, Error> {
     let kinds: Vec<&str> = meter_of.keys().copied().collect();
     let rows = client
-        .query(include_str!("sql/strays.sql"), &[&queues, &kinds, &DEPTH, &REACH])
+        .query(
+            include_str!("sql/unreserved_jobs.sql"),
+            &[&queues, &kinds, &MAX_FOUND, &MAX_READ],
+        )
         .await?;
     let (mut jobs, mut meters) = (Vec::<i64>::new(), Vec::<Meter>::new());
     let (mut ids, mut users) = (Vec::<Uuid>::new(), Vec::<Option<Uuid>>::new());
     let mut subjects = Vec::<Option<String>>::new();
     let mut made_available = Vec::new();
     for row in &rows {
-        if row.get("is_back") {
+        if row.get("needs_late_admission") {
             made_available.push(MadeAvailable {
                 job_id: row.get("job_id"),
                 holder: Holder {

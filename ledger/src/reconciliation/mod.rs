@@ -44,7 +44,7 @@ const HOLDERS_SLICE: i64 = 500;
 const ABANDONED_SLICE: i64 = 1000;
 
 /// The maximum number of jobs that are taken over at once.
-const MAX_TAKEN_BACK: i64 = 10_000;
+const MAX_TAKEN_OVER: i64 = 10_000;
 
 /// The time by the database's clock.
 ///
@@ -70,7 +70,7 @@ pub async fn next_due(client: &PreparedClient) -> Result<Option<Duration>, Error
 
 /// A job that has ended before its reservation, and the holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unsettled {
+pub struct UnsettledJob {
     /// River's job id.
     pub job_id: i64,
     /// The reservation's holder.
@@ -81,7 +81,7 @@ pub struct Unsettled {
 #[derive(Debug, Default)]
 pub struct EndedJobs {
     /// The jobs.
-    pub jobs: Vec<Unsettled>,
+    pub jobs: Vec<UnsettledJob>,
     /// Whether a process other than Weir's worked any of them.
     pub by_others: bool,
 }
@@ -102,7 +102,7 @@ pub async fn ended_since(
             &[&since, &MAX_ENDED, &without],
         )
         .await?;
-    let jobs = rows.iter().map(|row| Unsettled {
+    let jobs = rows.iter().map(|row| UnsettledJob {
         job_id: row.get("job_id"),
         holder: row.get("holder"),
     });
@@ -116,9 +116,9 @@ pub async fn ended_since(
 #[derive(Debug, Default)]
 pub struct Sweep {
     /// Jobs that have ended, or that hold a slot while they wait for a retry.
-    pub ended: Vec<Unsettled>,
+    pub ended: Vec<UnsettledJob>,
     /// Jobs that were deleted.
-    pub orphans: Vec<Unsettled>,
+    pub orphans: Vec<UnsettledJob>,
     /// The start of the next slice; 0 after the last one.
     pub next: i64,
     /// The last job of this slice.
@@ -162,10 +162,10 @@ pub async fn sweep(client: &PreparedClient, after: i64, total: i64, ttl: Duratio
     let Some(last) = last else {
         return Ok(Sweep::default());
     };
-    let unsettled = |jobs, holders| -> Vec<Unsettled> {
+    let unsettled = |jobs, holders| -> Vec<UnsettledJob> {
         let pairs = std::iter::zip(row.get::<_, Vec<i64>>(jobs), row.get::<_, Vec<Uuid>>(holders));
         pairs
-            .map(|(job_id, holder)| Unsettled { job_id, holder })
+            .map(|(job_id, holder)| UnsettledJob { job_id, holder })
             .collect()
     };
     Ok(Sweep {
@@ -180,7 +180,7 @@ pub async fn sweep(client: &PreparedClient, after: i64, total: i64, ttl: Duratio
 
 /// A job that was taken over.
 #[derive(Clone, Debug)]
-pub struct TakenBack {
+pub struct TakenOverJob {
     /// River's job id.
     pub job_id: i64,
     /// River's id of the client that ran it.
@@ -195,23 +195,23 @@ pub struct TakenBack {
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn take_back(
+pub async fn take_over(
     client: &PreparedClient,
     max_durations: &[(&str, Duration)],
-) -> Result<Vec<TakenBack>, Error> {
+) -> Result<Vec<TakenOverJob>, Error> {
     let (kinds, seconds): (Vec<&str>, Vec<f64>) = max_durations
         .iter()
         .map(|(kind, duration)| (*kind, duration.as_secs_f64()))
         .unzip();
     let rows = client
         .query(
-            include_str!("sql/take_back.sql"),
-            &[&DEAD_AFTER.as_secs_f64(), &kinds, &seconds, &MAX_TAKEN_BACK],
+            include_str!("sql/take_over.sql"),
+            &[&DEAD_AFTER.as_secs_f64(), &kinds, &seconds, &MAX_TAKEN_OVER],
         )
         .await?;
     Ok(rows
         .iter()
-        .map(|row| TakenBack {
+        .map(|row| TakenOverJob {
             job_id: row.get("job_id"),
             client_id: row.get("client_id"),
             state: row.get("state"),

@@ -38,7 +38,7 @@ answers! {
     /// There is no valid token for an attempt at this job
     401 NoAttempt;
     /// The attempt is over: the job has ended, or the attempt was taken over
-    409 AttemptOver;
+    409 AttemptEnded;
     /// The body is too large
     413 TooLarge;
     /// The caller has no such job

@@ -18,11 +18,11 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
-use weir_ledger::attempts::{self, AttemptError, Claim, Failure, Needs};
+use weir_ledger::attempts::{self, AttemptError, Claim, ExtraQuota, Failure};
 use weir_ledger::json::check_numbers;
 use weir_ledger::read;
 
-use super::answers::{AttemptOver, InvalidBody, NoAttempt, TooLarge, Unavailable};
+use super::answers::{AttemptEnded, InvalidBody, NoAttempt, TooLarge, Unavailable};
 use super::problem::ApiError;
 use super::state::Api;
 use super::when::FARTHEST;
@@ -94,7 +94,7 @@ impl FromRequestParts<Arc<Api>> for Attempt {
 impl From<AttemptError> for ApiError {
     fn from(error: AttemptError) -> Self {
         match error {
-            AttemptError::Over(over) => Self::AttemptOver(over),
+            AttemptError::Ended(end) => Self::AttemptEnded(end),
             AttemptError::Invalid(wants) => Self::Unprocessable(format!("The body is not valid: {wants}.")),
             AttemptError::Database(error) => error.into(),
         }
@@ -139,7 +139,7 @@ pub(super) struct Completed {
     tag = "Workers",
     params(("id" = i64, Path, description = "The job's id, from the header Weir-Job-Id", minimum = 1)),
     request_body = Completion,
-    responses((status = 200, body = Completed, description = "The job is completed"), NoAttempt, AttemptOver, TooLarge, InvalidBody, Unavailable)
+    responses((status = 200, body = Completed, description = "The job is completed"), NoAttempt, AttemptEnded, TooLarge, InvalidBody, Unavailable)
 )]
 pub(super) async fn complete(
     State(api): State<Arc<Api>>,
@@ -203,7 +203,7 @@ pub(super) struct AfterFailure {
     tag = "Workers",
     params(("id" = i64, Path, description = "The job's id, from the header Weir-Job-Id", minimum = 1)),
     request_body = Failed,
-    responses((status = 200, body = AfterFailure, description = "The failure is recorded"), NoAttempt, AttemptOver, TooLarge, InvalidBody, Unavailable)
+    responses((status = 200, body = AfterFailure, description = "The failure is recorded"), NoAttempt, AttemptEnded, TooLarge, InvalidBody, Unavailable)
 )]
 pub(super) async fn fail(
     State(api): State<Arc<Api>>,
@@ -264,7 +264,7 @@ pub(super) struct Recorded {
     tag = "Workers",
     params(("id" = i64, Path, description = "The job's id, from the header Weir-Job-Id", minimum = 1)),
     request_body = Progressed,
-    responses((status = 200, body = Recorded, description = "The report is recorded"), NoAttempt, AttemptOver, TooLarge, InvalidBody, Unavailable)
+    responses((status = 200, body = Recorded, description = "The report is recorded"), NoAttempt, AttemptEnded, TooLarge, InvalidBody, Unavailable)
 )]
 pub(super) async fn progress(
     State(api): State<Arc<Api>>,
@@ -284,7 +284,7 @@ pub(super) async fn progress(
     operation_id = "sendHeartbeat",
     tag = "Workers",
     params(("id" = i64, Path, description = "The job's id, from the header Weir-Job-Id", minimum = 1)),
-    responses((status = 200, body = Recorded, description = "The report is recorded"), NoAttempt, AttemptOver, Unavailable)
+    responses((status = 200, body = Recorded, description = "The report is recorded"), NoAttempt, AttemptEnded, Unavailable)
 )]
 pub(super) async fn heartbeat(
     State(api): State<Arc<Api>>,
@@ -339,22 +339,22 @@ pub(super) struct Extended {
     tag = "Workers",
     params(("id" = i64, Path, description = "The job's id, from the header Weir-Job-Id", minimum = 1)),
     request_body = WantedExtension,
-    responses((status = 200, body = Extended, description = "The quota after the call"), NoAttempt, AttemptOver, TooLarge, InvalidBody, Unavailable)
+    responses((status = 200, body = Extended, description = "The quota after the call"), NoAttempt, AttemptEnded, TooLarge, InvalidBody, Unavailable)
 )]
 pub(super) async fn extend(
     State(api): State<Arc<Api>>,
     attempt: Attempt,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Extended>, ApiError> {
-    let needs = match body(bytes, MAX_REPORT)? {
+    let extra = match body(bytes, MAX_REPORT)? {
         WantedExtension {
             more: Some(more),
             total: None,
-        } => Needs::More(more),
+        } => ExtraQuota::More(more),
         WantedExtension {
             more: None,
             total: Some(total),
-        } => Needs::Total(total),
+        } => ExtraQuota::Total(total),
         _ => {
             return Err(ApiError::Unprocessable(
                 "The body must have either more or total.".to_owned(),
@@ -363,7 +363,7 @@ pub(super) async fn extend(
     };
     let extended = attempt
         .change(&api, || {
-            async |client| attempts::extend(client, attempt.claim(), needs).await
+            async |client| attempts::extend(client, attempt.claim(), extra).await
         })
         .await?;
     Ok(Json(Extended {

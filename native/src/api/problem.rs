@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use weir_policy::problem::{CONTENT_TYPE, Problem, QUOTA_EXCEEDED};
 
 use crate::handler::Refusal;
-use weir_ledger::attempts::Over;
+use weir_ledger::attempts::AttemptEnd;
 use weir_ledger::control::ControlError;
 use weir_ledger::database::{DatabaseError, FromDatabase};
 use weir_ledger::meter::Meter;
@@ -139,7 +139,7 @@ pub enum ApiError {
     NoAttempt,
     /// The attempt has ended.
     #[error("the attempt is over: {0:?}")]
-    AttemptOver(Over),
+    AttemptEnded(AttemptEnd),
     /// Over the plan's quota.
     #[error("over quota")]
     OverQuota(Box<OverQuota>),
@@ -266,7 +266,7 @@ impl ApiError {
             Self::NotFound(_) | Self::NoRoute | Self::NoJob | Self::NoService(_) => StatusCode::NOT_FOUND,
             Self::NoMethod => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
-            Self::Conflict(_) | Self::AttemptOver(_) => StatusCode::CONFLICT,
+            Self::Conflict(_) | Self::AttemptEnded(_) => StatusCode::CONFLICT,
             Self::TooLarge | Self::LargerThan(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Unprocessable(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::OverQuota(_) | Self::TooManyWaiting(_) | Self::TooManyStreams => {
@@ -327,9 +327,9 @@ impl ApiError {
                 "This needs the token of an attempt at this job: Authorization: Bearer …, with the value of the request's \
                  Weir-Attempt-Token."
             }
-            Self::AttemptOver(Over::Cancelled) => "The job was cancelled. Stop working on it.",
-            Self::AttemptOver(Over::Ended) => "The job has ended. Stop working on it.",
-            Self::AttemptOver(Over::TakenBack) => {
+            Self::AttemptEnded(AttemptEnd::JobCancelled) => "The job was cancelled. Stop working on it.",
+            Self::AttemptEnded(AttemptEnd::JobEnded) => "The job has ended. Stop working on it.",
+            Self::AttemptEnded(AttemptEnd::Retried) => {
                 "This attempt is over, and the job is retried. Stop working on this attempt."
             }
             Self::OverQuota(_) => "This submission does not fit into the plan.",

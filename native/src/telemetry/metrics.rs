@@ -143,14 +143,14 @@ const COUNTERS: [(&str, &str); 19] = [
     ),
     (
         "weir_reconciliation_failures_total",
-        "Steps of reconciliation that failed, by step (begin, take_back, silent, ended, just_ended, sweep, adopt, due, plans, promote, renewals, clean, maintenance)",
+        "Steps of reconciliation that failed, by step (begin, take_over, silent, ended, just_ended, sweep, adopt, due, plans, promote, renewals, clean, maintenance)",
     ),
 ];
 
 /// The steps of reconciliation that may fail.
 const RECONCILIATION: [&str; 13] = [
     "begin",
-    "take_back",
+    "take_over",
     "silent",
     "ended",
     "just_ended",

@@ -160,11 +160,11 @@ impl Cancellations {
         };
         loop {
             let recorded = self.context.pool.with(async |client| match pause {
-                Some(pause) => Ok(attempts::send_back(client, claim, pause.max(NEXT_ATTEMPT_AFTER)).await?),
+                Some(pause) => Ok(attempts::snooze(client, claim, pause.max(NEXT_ATTEMPT_AFTER)).await?),
                 None => attempts::fail(client, claim, &failure).await.map(|_| ()),
             });
             match recorded.await {
-                Ok(()) | Err(AttemptError::Over(_)) => {
+                Ok(()) | Err(AttemptError::Ended(_)) => {
                     self.context.settler.notice(job.id, None);
                     return Ok(WorkOutcome::Complete);
                 }

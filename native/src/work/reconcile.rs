@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use tokio_util::sync::CancellationToken;
-use weir_ledger::attempts::{self, AttemptError, Silent};
+use weir_ledger::attempts::{self, AttemptError, SilentAttempt};
 use weir_ledger::control;
 use weir_ledger::database::{DatabaseError, PreparedClient};
 use weir_ledger::maintenance;
@@ -108,9 +108,9 @@ pub async fn run(context: Context, stopped: CancellationToken) {
     }
 }
 
-fn report_silent(taken: Result<Silent, (i64, AttemptError)>) {
+fn report_silent(taken: Result<SilentAttempt, (i64, AttemptError)>) {
     match taken {
-        Ok(Silent { job_id, outcome }) => {
+        Ok(SilentAttempt { job_id, outcome }) => {
             metrics::counter!("weir_reclaimed_total").increment(1);
             tracing::warn!(
                 job = job_id,
@@ -224,8 +224,8 @@ impl Reconciler {
         }
         let mut is_of_use = self.begin(client).await;
         if is_full {
-            is_of_use = is_of_use && within("take_back", self.take_back(client)).await;
-            is_of_use = is_of_use && within("silent", Box::pin(self.take_back_silent(client))).await;
+            is_of_use = is_of_use && within("take_over", self.take_over(client)).await;
+            is_of_use = is_of_use && within("silent", Box::pin(self.fail_silent_attempts(client))).await;
         }
         // Most steps process reservations. The sweep finds the first one, and settles it if its job has ended.
         if self.has_reservations {
@@ -398,13 +398,13 @@ impl Reconciler {
 
     /// Returns the jobs of processes without a heartbeat to their queues. The same applies to jobs that another client
     /// has been running for too long, if their kind's timeout is known here.
-    async fn take_back(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
+    async fn take_over(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let services = &self.context.settings.services;
         let longest: Vec<(&str, Duration)> = services
             .iter()
             .map(|service| (service.kind.as_str(), service.timeout.max(STUCK_AFTER)))
             .collect();
-        for taken in ledger::take_back(client, &longest).await? {
+        for taken in ledger::take_over(client, &longest).await? {
             metrics::counter!("weir_reclaimed_total").increment(1);
             tracing::warn!(
                 job = taken.job_id,
@@ -417,8 +417,8 @@ impl Reconciler {
     }
 
     /// Fails attempts that answer later and have not reported in time.
-    async fn take_back_silent(&self, client: &PreparedClient) -> Result<(), DatabaseError> {
-        attempts::take_back_silent(client, &self.context.pool, report_silent).await
+    async fn fail_silent_attempts(&self, client: &PreparedClient) -> Result<(), DatabaseError> {
+        attempts::fail_silent_attempts(client, &self.context.pool, report_silent).await
     }
 
     /// Settles jobs that ended since the last look, however many. A long look continues in the next round, so that

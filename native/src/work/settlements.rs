@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::{Id, JoinError, JoinSet};
 use uuid::Uuid;
 use weir_ledger::hold_off::HoldOff;
-use weir_ledger::reconciliation::Unsettled;
+use weir_ledger::reconciliation::UnsettledJob;
 use weir_ledger::settlement::{Ended, SettleError, Settled, Settler};
 
 /// Default wait for the next settlement.
@@ -21,7 +21,7 @@ pub(super) struct Settlements {
     settler: Settler,
     patience: Duration,
     tasks: JoinSet<Result<Settled, SettleError>>,
-    under_way: HashMap<Id, Unsettled>,
+    under_way: HashMap<Id, UnsettledJob>,
     /// Holders to skip.
     stuck: HoldOff,
 }
@@ -43,7 +43,7 @@ impl Settlements {
 
     /// Settles these jobs, except those that are being settled already or have a locked holder. Returns the jobs that
     /// are settled on return; settlements that have started continue.
-    pub(super) async fn settle(&mut self, jobs: &[Unsettled]) -> HashSet<i64> {
+    pub(super) async fn settle(&mut self, jobs: &[UnsettledJob]) -> HashSet<i64> {
         let mut settled = HashSet::new();
         while let Some(ended) = self.tasks.try_join_next_with_id() {
             self.end(ended, &mut settled);
@@ -95,7 +95,7 @@ impl Settlements {
         }
     }
 
-    fn begin(&mut self, job: Unsettled) {
+    fn begin(&mut self, job: UnsettledJob) {
         let settler = self.settler.clone();
         let ended = Ended {
             job_id: job.job_id,
@@ -110,7 +110,7 @@ impl Settlements {
         &mut self,
         ended: Result<(Id, Result<Settled, SettleError>), JoinError>,
         settled: &mut HashSet<i64>,
-    ) -> Option<Unsettled> {
+    ) -> Option<UnsettledJob> {
         let (id, outcome) = match ended {
             Ok((id, outcome)) => (id, Some(outcome)),
             Err(error) => (error.id(), None),

@@ -158,17 +158,13 @@ pub(super) async fn keep(
                 tracing::warn!(%error, "could not record the running attempts");
             }
         }
-        if let Err(error) = take_back_lost(&context, &client_id, &under_way).await {
+        if let Err(error) = requeue_lost(&context, &client_id, &under_way).await {
             tracing::warn!(%error, "could not check for lost claims");
         }
     }
 }
 
-async fn take_back_lost(
-    context: &Context,
-    client_id: &str,
-    under_way: &UnderWay,
-) -> Result<(), DatabaseError> {
+async fn requeue_lost(context: &Context, client_id: &str, under_way: &UnderWay) -> Result<(), DatabaseError> {
     let services = &context.settings.services;
     let kinds: Vec<&str> = services
         .iter()
@@ -181,7 +177,7 @@ async fn take_back_lost(
         if unknown.is_empty() {
             return Ok(Vec::new());
         }
-        Ok::<_, DatabaseError>(attempts::take_back_lost(client, client_id, &unknown).await?)
+        Ok::<_, DatabaseError>(attempts::requeue_lost(client, client_id, &unknown).await?)
     });
     for (job_id, state) in taken.await? {
         metrics::counter!("weir_reclaimed_total").increment(1);

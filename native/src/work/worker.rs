@@ -31,7 +31,7 @@ use crate::config::fairness::FairnessScope;
 use crate::config::retry::Retry;
 use crate::context::Context;
 use crate::handler::{Attempt, Handler, HandlerError, MAX_OUTPUT, Outcome, Reporter, Worked};
-use weir_ledger::attempts::{self, Claim, HandedOver};
+use weir_ledger::attempts::{self, AwaitOutcome, Claim};
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
 use weir_ledger::job_metadata::{REASON, REASON_ATTEMPT};
@@ -342,7 +342,7 @@ impl AnyWorker {
         permits: &mut Permits,
     ) -> End {
         let ended = match handled {
-            Ok(Ok(Worked::Later)) => self.hand_over(started.claim(), kind.timeout).await,
+            Ok(Ok(Worked::Later)) => self.await_answer(started.claim(), kind.timeout).await,
             Ok(Ok(Worked::Done(outcome))) if !outcome.fits() => Err(AttemptError::Permanent(format!(
                 "the output is larger than {MAX_OUTPUT} bytes"
             ))),
@@ -373,17 +373,17 @@ impl AnyWorker {
 
     /// Marks the attempt as answered later. The handler has started its work, so this waits during an outage of the
     /// database.
-    async fn hand_over(&self, claim: Claim<'_>, patience: Duration) -> Result<End, AttemptError> {
+    async fn await_answer(&self, claim: Claim<'_>, patience: Duration) -> Result<End, AttemptError> {
         let mut tries = 0;
-        let handed_over = loop {
+        let outcome = loop {
             tries += 1;
-            let handed_over = self.context.pool.with(async |client| {
-                Ok::<_, DatabaseError>(attempts::hand_over(client, claim, patience).await?)
+            let outcome = self.context.pool.with(async |client| {
+                Ok::<_, DatabaseError>(attempts::await_answer(client, claim, patience).await?)
             });
-            match handed_over.await {
-                Ok(handed_over) => break handed_over,
+            match outcome.await {
+                Ok(outcome) => break outcome,
                 Err(error) if tries < SETTLE_TRIES => {
-                    tracing::warn!(job = claim.job_id, %error, "waiting for the database to hand the attempt over");
+                    tracing::warn!(job = claim.job_id, %error, "waiting for the database, to record that the answer comes later");
                     tokio::time::sleep(SETTLE_PAUSE).await;
                 }
                 Err(error) => {
@@ -393,12 +393,12 @@ impl AnyWorker {
                 }
             }
         };
-        match handed_over {
-            HandedOver::Outstanding => Ok(End::Outstanding { is_over: false }),
+        match outcome {
+            AwaitOutcome::Outstanding => Ok(End::Outstanding { is_over: false }),
             // The endpoint has answered already, the job was taken over, or the reply to an earlier try was lost.
-            HandedOver::Over => Ok(End::Outstanding { is_over: true }),
-            HandedOver::Cancelled => Err(AttemptError::Cancelled(WorkCancelled)),
-            HandedOver::CannotWait => Err(AttemptError::Permanent(
+            AwaitOutcome::AttemptEnded => Ok(End::Outstanding { is_over: true }),
+            AwaitOutcome::CancelRequested => Err(AttemptError::Cancelled(WorkCancelled)),
+            AwaitOutcome::CannotBePending => Err(AttemptError::Permanent(
                 "the endpoint answers later, but the job's unique states lack pending, so it cannot wait"
                     .to_owned(),
             )),

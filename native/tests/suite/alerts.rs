@@ -500,11 +500,11 @@ async fn an_alert_fires_after_a_worker_was_killed() {
         )
         .await
         .unwrap();
-    weir.until("the job to be taken back", async || {
+    weir.until("the job to be taken over", async || {
         (scheduler.scrape().await.value("weir_reclaimed_total", &[])? > 0.0).then_some(())
     })
     .await;
-    fire(&[&watched], Gauges::Stay, 20, &["WeirJobsTakenBack"]).await;
+    fire(&[&watched], Gauges::Stay, 20, &["WeirJobsReclaimed"]).await;
     scheduler.stop().await;
     weir.end().await;
 }

@@ -257,7 +257,7 @@ async fn a_paused_process_overwrites_no_successors_attempt() {
     assert_eq!(
         (row.get::<_, &str>(0), row.get::<_, i16>(1), row.get::<_, i32>(2)),
         ("running", 2, 1),
-        "the only error is that it was taken back"
+        "the only error is that it was taken over"
     );
     weir.end().await;
 }

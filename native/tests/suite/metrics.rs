@@ -64,7 +64,7 @@ async fn jobs_taken_over_from_a_dead_process_are_counted() {
         )
         .await
         .unwrap();
-    weir.until("the job to be taken back", async || {
+    weir.until("the job to be taken over", async || {
         (reclaimed().await? > 0.0).then_some(())
     })
     .await;

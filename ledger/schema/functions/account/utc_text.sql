@@ -2,7 +2,7 @@
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
 -- Callers: emit, emit_job_ends, emit_renewals, emit_thresholds, fail_attempt;
--- ledger/src/attempts/sql/take_back_lost.sql, ledger/src/reconciliation/sql/take_back.sql.
+-- ledger/src/attempts/sql/requeue_lost.sql, ledger/src/reconciliation/sql/take_over.sql.
 CREATE OR REPLACE FUNCTION utc_text(at timestamptz) RETURNS text LANGUAGE sql STABLE STRICT AS $$
     SELECT to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
 $$;

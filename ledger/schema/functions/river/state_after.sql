@@ -2,7 +2,7 @@
 -- attempts left, else the state `again`.
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
--- Callers: fail_attempt; ledger/src/attempts/sql/take_back_lost.sql, ledger/src/reconciliation/sql/take_back.sql.
+-- Callers: fail_attempt; ledger/src/attempts/sql/requeue_lost.sql, ledger/src/reconciliation/sql/take_over.sql.
 CREATE OR REPLACE FUNCTION state_after(metadata jsonb, attempt int, max_attempts int, again text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN metadata ? 'cancel_attempted_at' THEN 'cancelled'

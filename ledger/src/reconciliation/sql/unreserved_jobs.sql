@@ -1,5 +1,5 @@
 -- Claimable jobs that belong to a holder and have no slot. Another River client inserted them, River made a retry
--- available, or an operator made a submitted job available. `is_back`: the job was parked before, or was submitted and
+-- available, or an operator made a submitted job available. `needs_late_admission`: the job was parked before, or was submitted and
 -- has released its quota and slot. Parameters:
 --
 -- - $1: queues.
@@ -8,7 +8,7 @@
 -- - $4: how many jobs to read per queue. Jobs of unknown kinds and jobs without an owner stay where they are, and count
 --   only here.
 SELECT j.id AS job_id, j.kind, j.args ->> 'user_id' AS user_id,
-       r.parked_at IS NOT NULL OR r.job_id IS NULL AND s.job_id IS NOT NULL AS is_back,
+       r.parked_at IS NOT NULL OR r.job_id IS NULL AND s.job_id IS NOT NULL AS needs_late_admission,
        coalesce(r.holder, s.holder) AS holder,
        coalesce(r.event_type, s.event_type) AS event_type,
        CASE WHEN r.job_id IS NULL THEN s.user_id ELSE r.user_id END AS account

@@ -1,7 +1,7 @@
 -- Marks a running attempt as one with an outstanding answer, unless its cancellation was requested. Skips a unique job
 -- with a key that does not count while it is pending, because another job could take the key meanwhile.
--- Parameters: $1 job, $2 claim, $3 seconds that the handler may be silent, $4 when the job was created. `handed_over`
--- is null when the attempt is over already.
+-- Parameters: $1 job, $2 claim, $3 seconds that the handler may be silent, $4 when the job was created. Returns
+-- no row when the attempt is over already.
 WITH attempt AS MATERIALIZED (
     SELECT j.id,
            j.metadata ? 'cancel_attempted_at' AS is_cancelled,
@@ -25,5 +25,5 @@ WITH attempt AS MATERIALIZED (
             began_at = excluded.began_at
     RETURNING job_id
 )
-SELECT (SELECT count(*) > 0 FROM outstanding) AS handed_over, a.is_cancelled, a.may_wait
+SELECT (SELECT count(*) > 0 FROM outstanding) AS is_outstanding, a.is_cancelled, a.may_wait
 FROM attempt a
