@@ -187,9 +187,9 @@ mod tests {
             TokenError::BadSignature,
             TokenError::Expired,
             TokenError::NotYetValid,
-            TokenError::OtherService,
-            TokenError::OtherKind,
-            TokenError::LacksClaim,
+            TokenError::WrongIssuerOrAudience,
+            TokenError::NotAnAccessToken,
+            TokenError::MissingClaim,
         ];
         for error in errors {
             let challenge = challenge(&error);

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use serde_json::Value;
-use weir_policy::misspelling::meant;
+use weir_policy::misspelling::suggestion;
 
 use crate::bindings::Bindings;
 use crate::glue;
@@ -263,7 +263,7 @@ impl<'a> Reader<'a> {
             if SETTINGS.contains(&name.as_str()) || is_empty {
                 continue;
             }
-            let Some(setting) = meant(name, SETTINGS) else {
+            let Some(setting) = suggestion(name, SETTINGS) else {
                 continue;
             };
             let mut error = format!("{name} is not a setting; did you mean {setting}?");

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_is_held_off_until_the_time_is_over_or_it_is_served() {
+    fn a_holder_is_avoided_until_its_time_is_over_or_it_is_released() {
         let (anne, bob) = (Uuid::from_u128(1), Uuid::from_u128(2));
         let mut hold_off = HoldOff::new(Duration::from_mins(1));
         assert!(hold_off.may_try(&anne));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn when_the_time_is_over_one_caller_tries_for_all() {
+    fn one_caller_retries_when_the_time_is_over() {
         let anne = Uuid::from_u128(1);
         let mut hold_off = HoldOff::new(Duration::from_millis(20));
         hold_off.start(anne);

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uuid_in_any_spelling_is_the_user_of_that_id() {
+    fn every_spelling_of_a_uuid_is_the_same_user() {
         let id = Uuid::from_u128(0xabcd);
         for text in [
             id.to_string(),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_differ_at_all_are_different_holders() {
+    fn different_subjects_are_different_holders() {
         // The last two have the same letters, precomposed and decomposed.
         let texts = ["anne", "Anne", "anne ", "Zo\u{eb}", "Zoe\u{308}"];
         let ids: std::collections::HashSet<Uuid> = texts.into_iter().map(of).collect();
@@ -149,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_that_reads_like_an_address_is_not_its_holder() {
+    fn a_subject_that_looks_like_an_address_is_a_user() {
         let holders = Holders::in_namespace(HOLDERS);
         assert_ne!(of("203.0.113.7"), holders.address("203.0.113.7").id);
         assert!(holders.user_id("203.0.113.7").user_id.is_some());
     }
 
     #[test]
-    fn text_that_is_no_subject_is_no_user() {
+    fn invalid_subjects_have_no_user() {
         assert_eq!(
             Holders::in_namespace(HOLDERS).user_id(&"a".repeat(256)).user_id,
             None

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_object_counts_as_the_node_that_it_takes() {
+    fn small_objects_count_with_their_allocated_size() {
         // A name, a value and ten more places for each of them.
         assert!(json_bytes(&json!({ "": 0 })) > 11 * (24 + 24));
         let many = Value::Array(vec![json!({ "": 0 }); 1000]);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_postgresql_or_a_client_cannot_hold_are_out_of_range() {
+    fn numbers_that_postgresql_or_clients_cannot_represent_are_out_of_range() {
         let places = |count: usize| format!("0.{}", "3".repeat(count));
         for (text, is_fine) in [
             ("1.7976931348623157e308", true),
@@ -293,7 +293,7 @@ mod tests {
 
     /// Stored requests must still compare equal.
     #[test]
-    fn numbers_that_a_double_holds_compare_as_they_did_before() {
+    fn numbers_within_double_precision_compare_as_doubles() {
         for (text, before) in [
             ("1", "1"),
             ("-7", "-7"),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn for_rivers_keys_numbers_are_written_as_rivers_clients_write_them() {
+    fn unique_keys_format_numbers_as_river_clients_do() {
         for (text, rivers) in [
             ("1", "1"),
             ("1.0", "1"),

@@ -45,15 +45,15 @@ impl<C: Copy> Pass<C> {
 
     /// Whether a slice is due, in a round that may start passes or not. A hurried pass does not rest.
     #[must_use]
-    pub fn has_turn(&self, begins: bool, hurries: bool) -> bool {
+    pub fn is_due(&self, may_start: bool, hurried: bool) -> bool {
         match self.after {
-            None => begins,
-            Some(_) => hurries || self.rests_until.is_none_or(|until| until <= Instant::now()),
+            None => may_start,
+            Some(_) => hurried || self.rests_until.is_none_or(|until| until <= Instant::now()),
         }
     }
 
     /// Continues after a slice.
-    pub fn go_on(&mut self, slice: Slice<C>) {
+    pub fn advance(&mut self, slice: Slice<C>) {
         self.after = slice.next;
         self.rests_until = (slice.done == 0).then(|| Instant::now() + self.rest);
     }
@@ -70,25 +70,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_idle_pass_rests_and_a_busy_one_continues() {
+    fn a_pass_rests_after_a_slice_without_work() {
         let slice = |next, done| Slice { next, done };
         let mut pass = Pass::new(Duration::from_hours(1));
-        assert!(!pass.has_turn(false, false), "it has not begun");
-        assert!(pass.has_turn(true, false));
-        pass.go_on(slice(Some(10), 0));
-        assert!(!pass.has_turn(true, false), "it rests, also when others begin");
-        assert!(pass.has_turn(false, true), "unless somebody waits for it");
-        pass.go_on(slice(Some(20), 1));
-        assert!(pass.has_turn(false, false));
-        pass.go_on(slice(Some(30), 0));
+        assert!(!pass.is_due(false, false), "it has not started");
+        assert!(pass.is_due(true, false));
+        pass.advance(slice(Some(10), 0));
+        assert!(
+            !pass.is_due(true, false),
+            "it rests although a new pass may start"
+        );
+        assert!(pass.is_due(false, true), "a hurried pass does not rest");
+        pass.advance(slice(Some(20), 1));
+        assert!(pass.is_due(false, false));
+        pass.advance(slice(Some(30), 0));
         pass.skip_to(Some(40));
         assert!(
-            pass.has_turn(false, false),
-            "a slice that failed says nothing of the next"
+            pass.is_due(false, false),
+            "after a failed slice, it does not rest"
         );
         assert_eq!(pass.after(), Some(40));
-        pass.go_on(slice(None, 0));
-        assert!(!pass.has_turn(false, true), "it is over");
-        assert!(pass.has_turn(true, false));
+        pass.advance(slice(None, 0));
+        assert!(!pass.is_due(false, true), "it is over");
+        assert!(pass.is_due(true, false));
     }
 }

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_of_the_holder_the_kind_and_the_members() {
+    fn unique_keys_cover_holder_kind_and_members() {
         let args = json!({ "repo": "a<b>&\u{2028}é", "f": 1e21, "n": 1 });
         let written = "{\"f\": 1000.0e18, \"repo\": \"a<b>&\u{2028}é\"}";
         let written: Value = serde_json::from_str(written).unwrap();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_without_all_the_members_are_never_the_same() {
+    fn arguments_without_all_unique_members_have_no_key() {
         let args = json!({ "owner": "acme" });
         assert_eq!(key_of(1, &args, &["owner", "repo"]), None);
         assert_eq!(key_of(1, &args, &[]), None);

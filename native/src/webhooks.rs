@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use reqwest::Url;
 use tokio_postgres::Client;
 use uuid::Uuid;
-use weir_ledger::control::{self, ControlError, WantedWebhook, Webhook};
+use weir_ledger::control::{self, ControlError, NewWebhook, Webhook};
 
 use crate::config::Settings;
 use crate::outbound::{self, Reach, Secret};
@@ -36,7 +36,7 @@ pub async fn add(
 ) -> Result<Revealed, ControlError> {
     let url = usable(url, settings)?;
     let secret = Secret::random().reveal();
-    let wanted = WantedWebhook {
+    let wanted = NewWebhook {
         url: url.as_str(),
         events,
         thresholds,

@@ -278,13 +278,13 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_address_has_its_own_key() {
+    fn each_ipv4_address_has_its_own_key() {
         assert_eq!(shown("203.0.113.7"), "203.0.113.7");
         assert_ne!(at_cloudflare("203.0.113.7"), at_cloudflare("203.0.113.8"));
     }
 
     #[test]
-    fn a_user_has_a_key_of_its_own() {
+    fn each_user_has_its_own_key() {
         let key = |subject: &str| AddressKey::user(&subject.parse().unwrap());
         assert_eq!(key("anne"), key("anne"));
         assert_ne!(key("anne"), key("Anne"));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_address_is_counted_by_its_64() {
+    fn ipv6_addresses_are_counted_per_64() {
         assert_eq!(shown("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
         assert_eq!(
             at_cloudflare("2001:db8:1:2::1"),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_v4_mapped_address_is_the_v4_address_in_every_notation() {
+    fn v4_mapped_addresses_count_as_their_v4_address() {
         for mapped in [
             "::ffff:203.0.113.7",
             "::ffff:cb00:7107",
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_brackets_zones_quotes_and_blanks_are_not_part_of_an_address() {
+    fn ports_brackets_zones_quotes_and_spaces_are_stripped_from_addresses() {
         for (text, key) in [
             (" 203.0.113.7 ", "203.0.113.7"),
             ("203.0.113.7:4711", "203.0.113.7"),
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_but_an_address_is_unknown() {
+    fn invalid_addresses_are_unknown() {
         for text in [
             "",
             " ",
@@ -363,14 +363,14 @@ mod tests {
     }
 
     #[test]
-    fn a_header_of_any_length_that_is_accepted_may_have_an_address() {
+    fn addresses_are_read_from_headers_up_to_the_maximum_length() {
         let padded = |length: usize| format!("{:length$}", "203.0.113.7");
         assert_eq!(shown(&padded(MAX_HEADER_BYTES)), "203.0.113.7");
         assert_eq!(at_cloudflare(&padded(MAX_HEADER_BYTES + 1)), AddressKey::Unknown);
     }
 
     #[test]
-    fn deployments_agree_on_shards_and_on_the_keys_of_zones() {
+    fn shards_and_zone_keys_stay_the_same_across_deployments() {
         let by_hand = |key: AddressKey| format!("{:016x}", key.spread());
         assert_eq!(by_hand(AddressKey::V4(0xcb00_7107)), "37c5fb08e2ec3140");
         assert_eq!(by_hand(AddressKey::V6(0x2001_0db8_0001_0002)), "c9d2dcbcdbaaf7ce");
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_of_other_zones_are_counted_by_zone() {
+    fn requests_from_other_zones_workers_are_counted_per_zone() {
         let by = |zone| {
             let headers = AddressHeaders {
                 cf_connecting_ip: Some("2a06:98c0:3600::103"),
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spoofed_forwarding_header_changes_nothing_at_cloudflare() {
+    fn spoofed_forwarding_headers_are_ignored_at_cloudflare() {
         let headers = AddressHeaders {
             cf_connecting_ip: Some("203.0.113.7"),
             x_forwarded_for: Some("198.51.100.1"),
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_proxy_the_order_follows_the_adr() {
+    fn proxy_headers_are_read_in_the_order_of_the_adr() {
         let by = |x_forwarded_for, x_real_ip| {
             let headers = AddressHeaders {
                 cf_connecting_ip: Some("192.0.2.1"),
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_prefix_can_be_shorter_than_a_64() {
+    fn ipv6_prefixes_can_be_shorter_than_64() {
         let key = AddressKey::V6(0x2001_0db8_0001_02ff);
         for (length, bits) in [
             (64, 0x2001_0db8_0001_02ff),
@@ -484,7 +484,7 @@ mod tests {
         }
 
         #[test]
-        fn a_key_is_restored_from_its_parts(bits in any::<u64>(), kind in 0..5) {
+        fn keys_survive_conversion_to_parts_and_back(bits in any::<u64>(), kind in 0..5) {
             let key = match kind {
                 0 => AddressKey::Unknown,
                 1 => AddressKey::V4(bits as u32),
@@ -497,7 +497,7 @@ mod tests {
         }
 
         #[test]
-        fn all_64s_of_a_48_have_one_prefix_and_one_hash(site in any::<u64>(), subnets: (u16, u16)) {
+        fn all_64s_of_a_48_share_its_prefix_and_hash(site in any::<u64>(), subnets: (u16, u16)) {
             let key = |subnet: u16| AddressKey::V6(site & !0xffff | u64::from(subnet));
             prop_assert_eq!(key(subnets.0).prefix(), key(subnets.1).prefix());
             prop_assert_eq!(key(subnets.0).spread(), key(subnets.1).spread());
@@ -506,7 +506,7 @@ mod tests {
         }
 
         #[test]
-        fn neighbouring_addresses_are_distributed_over_the_shards(first in any::<u32>(), shards in 2u64..17) {
+        fn neighbouring_addresses_are_spread_over_the_shards(first in any::<u32>(), shards in 2u64..17) {
             let mut counts = vec![0u32; shards as usize];
             for offset in 0..1024 {
                 counts[(AddressKey::V4(first.wrapping_add(offset)).spread() % shards) as usize] += 1;

@@ -101,7 +101,7 @@ pub struct Account {
 
 /// The part of a submission that exceeds the plan's month.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Beyond {
+pub struct Excess {
     /// Its draws on grants, which come first.
     pub draws: Vec<Draw>,
     /// The rest, up to the ceiling of a soft limit.
@@ -178,27 +178,27 @@ impl Account {
     }
 
     /// Reserves an amount in every window. The caller has checked that there is room. Returns the part beyond the plan.
-    fn reserve(&mut self, requested: i64) -> Option<Beyond> {
+    fn reserve(&mut self, requested: i64) -> Option<Excess> {
         debug_assert!(requested >= 0, "an amount is never negative");
-        let beyond = self.draw(requested)?;
+        let excess = self.draw(requested)?;
         for allowance in &mut self.allowances {
             allowance.reserved += requested;
         }
-        Some(beyond)
+        Some(excess)
     }
 
     /// Decides on one submission for a later start. It reserves its quota now, and no slot. Also returns the part
     /// beyond the plan.
-    pub fn schedule(&mut self, requested: i64) -> (Decision, Beyond) {
+    pub fn schedule(&mut self, requested: i64) -> (Decision, Excess) {
         if let Some(refusal) = self.refusal(requested, true) {
-            return (refusal, Beyond::default());
+            return (refusal, Excess::default());
         }
         match self.reserve(requested) {
-            Some(beyond) => {
+            Some(excess) => {
                 self.scheduled += 1;
-                (Decision::Scheduled, beyond)
+                (Decision::Scheduled, excess)
             }
-            None => (Decision::OverQuota, Beyond::default()),
+            None => (Decision::OverQuota, Excess::default()),
         }
     }
 
@@ -210,12 +210,12 @@ impl Account {
     }
 
     /// Like [`Self::decide`], and also returns the part beyond the plan.
-    pub fn decide_and_draw(&mut self, requested: i64) -> (Decision, Beyond) {
+    pub fn decide_and_draw(&mut self, requested: i64) -> (Decision, Excess) {
         if let Some(refusal) = self.refusal(requested, !self.has_free_slot()) {
-            return (refusal, Beyond::default());
+            return (refusal, Excess::default());
         }
-        let Some(beyond) = self.reserve(requested) else {
-            return (Decision::OverQuota, Beyond::default());
+        let Some(excess) = self.reserve(requested) else {
+            return (Decision::OverQuota, Excess::default());
         };
         let decision = if self.has_free_slot() {
             self.slots_in_use += 1;
@@ -224,27 +224,27 @@ impl Account {
             self.parked += 1;
             Decision::Parked
         };
-        (decision, beyond)
+        (decision, excess)
     }
 
     /// Draws the part that exceeds the plan in the first window, the month, from grants. The rest is overage. The
     /// caller has checked that there is room for it. SQL: `room_for` computes both parts.
-    fn draw(&mut self, requested: i64) -> Option<Beyond> {
+    fn draw(&mut self, requested: i64) -> Option<Excess> {
         let Some(month) = self.allowances.first_mut() else {
-            return Some(Beyond::default());
+            return Some(Excess::default());
         };
-        let beyond = month
+        let excess = month
             .of_plan()
             .map_or(0, |left| requested.saturating_sub(left).max(0));
-        if beyond == 0 {
-            return Some(Beyond::default());
+        if excess == 0 {
+            return Some(Excess::default());
         }
-        let drawn = beyond.min(month.granted.max(0));
+        let drawn = excess.min(month.granted.max(0));
         let draws = grants::draw(&mut self.grants, drawn)?;
         month.from_grants += drawn;
         month.granted -= drawn;
-        let overage = beyond - drawn;
-        Some(Beyond { draws, overage })
+        let overage = excess - drawn;
+        Some(Excess { draws, overage })
     }
 
     /// The account for a job that exists already. Grants are ignored, because no submission asked for them. So are the
@@ -343,7 +343,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn promotion_fills_the_free_slots_and_no_more(
+        fn promotion_fills_free_slots_up_to_the_limit(
             limit in 0..8_u32, in_use in 0..12_u32, parked in 0..12_u32,
         ) {
             let promoted = promotions(Some(limit), in_use, parked);
@@ -354,7 +354,7 @@ mod tests {
         }
 
         #[test]
-        fn no_sequence_of_submissions_goes_over_the_limit_of_any_window(
+        fn submissions_never_exceed_the_limit_of_any_window(
             mut account in account(),
             requests in proptest::collection::vec(0..40_i64, 0..60),
         ) {
@@ -374,7 +374,7 @@ mod tests {
         }
 
         #[test]
-        fn overage_starts_after_plan_and_grants_and_ends_at_the_ceiling(
+        fn overage_is_charged_after_plan_and_grants_up_to_the_ceiling(
             limit in 0..100_i64, above in 0..60_i64, lefts in proptest::collection::vec(1..30_i64, 0..4),
             requests in proptest::collection::vec(0..40_i64, 1..40),
         ) {
@@ -387,14 +387,14 @@ mod tests {
             let (mut accepted, mut overage, mut drawn) = (0, 0, 0);
             for requested in requests {
                 let left = account.remaining().unwrap();
-                let (decision, beyond) = account.decide_and_draw(requested);
+                let (decision, excess) = account.decide_and_draw(requested);
                 prop_assert_eq!(decision == Decision::OverQuota, requested > left);
                 if decision != Decision::OverQuota {
                     accepted += requested;
-                    overage += beyond.overage;
-                    drawn += beyond.draws.iter().map(|draw| draw.amount).sum::<i64>();
+                    overage += excess.overage;
+                    drawn += excess.draws.iter().map(|draw| draw.amount).sum::<i64>();
                     // Grants come first: while any grant has something left, nothing is overage.
-                    prop_assert!(beyond.overage == 0 || account.allowances[0].granted == 0);
+                    prop_assert!(excess.overage == 0 || account.allowances[0].granted == 0);
                 }
                 prop_assert_eq!(account.allowances[0].overage(), if above > 0 { overage } else { 0 });
             }
@@ -403,7 +403,7 @@ mod tests {
         }
 
         #[test]
-        fn what_a_job_did_not_use_was_overage_first(
+        fn unused_reservations_are_released_from_overage_first(
             plan in 0..50_i64, drawn in 0..50_i64, overage in 0..50_i64, used in 0..200_i64,
         ) {
             let reserved = plan + drawn + overage;
@@ -416,7 +416,7 @@ mod tests {
         }
 
         #[test]
-        fn a_refused_submission_changes_nothing_and_some_window_has_no_room(
+        fn refused_submissions_change_nothing(
             mut account in account(), requested in 0..400_i64,
         ) {
             let before = account.clone();
@@ -427,7 +427,7 @@ mod tests {
         }
 
         #[test]
-        fn a_window_more_never_admits_more(
+        fn an_additional_window_never_admits_more(
             account in account(), another in allowance(), requested in 0..400_i64,
         ) {
             let mut narrower = account.clone();
@@ -454,7 +454,7 @@ mod tests {
         }
 
         #[test]
-        fn a_charge_is_the_reported_amount_within_zero_and_the_reserved_amount(
+        fn charges_are_clamped_between_zero_and_the_reserved_amount(
             reserved in 0..50_i64, used in proptest::option::of(-60..60_i64),
         ) {
             let expected = match used {
@@ -467,12 +467,12 @@ mod tests {
         }
 
         #[test]
-        fn a_charge_of_any_amounts_does_not_panic(reserved: i64, used in proptest::option::of(any::<i64>())) {
+        fn charges_of_arbitrary_amounts_do_not_panic(reserved: i64, used in proptest::option::of(any::<i64>())) {
             prop_assert!((0..=reserved.max(0)).contains(&charge(reserved, used)));
         }
 
         #[test]
-        fn each_decision_updates_the_account_by_exactly_one_job(
+        fn each_decision_adds_at_most_one_job_to_the_account(
             mut account in account(), requests in proptest::collection::vec(0..40_i64, 1..60),
         ) {
             for requested in requests {
@@ -494,7 +494,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_scheduled_takes_quota_and_no_slot(mut account in account(), requested in 0..400_i64) {
+        fn scheduled_submissions_reserve_quota_but_no_slot(mut account in account(), requested in 0..400_i64) {
             let before = account.clone();
             let expected = match account.schedule(requested).0 {
                 Decision::Scheduled => {
@@ -512,7 +512,7 @@ mod tests {
         }
 
         #[test]
-        fn what_remains_is_exactly_what_can_be_reserved(account in account()) {
+        fn the_remaining_amount_is_exactly_what_can_be_reserved(account in account()) {
             let Some(remaining) = account.remaining() else {
                 prop_assert!(account.allowances.iter().all(|allowance| allowance.limit.is_none()));
                 return Ok(());
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn grants_pay_for_what_comes_after_usage_beyond_a_lowered_limit() {
+    fn grants_cover_new_usage_after_a_limit_was_lowered_below_usage() {
         let mut account = with_month(Some(50), 500, 0, None);
         account.allowances[0].granted = 100;
         account.grants = vec![Grant {
@@ -532,9 +532,9 @@ mod tests {
             created_at: 0,
         }];
         assert_eq!(account.remaining(), Some(100));
-        let (decision, beyond) = account.decide_and_draw(60);
+        let (decision, excess) = account.decide_and_draw(60);
         assert_eq!(decision, Decision::Admitted);
-        assert_eq!(beyond.draws.iter().map(|draw| draw.amount).sum::<i64>(), 60);
+        assert_eq!(excess.draws.iter().map(|draw| draw.amount).sum::<i64>(), 60);
         assert_eq!(account.remaining(), Some(40));
         assert_eq!(account.decide_and_draw(41).0, Decision::OverQuota);
     }
@@ -566,14 +566,14 @@ mod tests {
     }
 
     #[test]
-    fn sums_beyond_the_integer_range_are_refused_not_wrapped() {
+    fn amounts_that_overflow_are_refused() {
         let account = with_month(Some(i64::MAX), i64::MAX - 1, 1, None);
         assert!(!account.has_room_for(1));
         assert_eq!(account.remaining(), Some(0));
     }
 
     #[test]
-    fn an_unlimited_plan_takes_no_more_than_its_sums_can_hold() {
+    fn unlimited_plans_refuse_amounts_that_overflow_the_sums() {
         let mut account = with_month(None, i64::MAX - 5, 2, None);
         let before = account.clone();
         for refused in [4, i64::MAX] {
@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_hard_limit_was_lowered_below_is_no_overage() {
+    fn usage_above_a_lowered_hard_limit_is_not_overage() {
         let mut account = with_month(Some(10), 15, 2, None);
         let month = &mut account.allowances[0];
         assert_eq!(month.overage(), 0);
@@ -606,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn grants_cover_the_rest_up_to_their_amount() {
+    fn grants_cover_what_exceeds_the_plan_up_to_their_amount() {
         let grant = |left, expires_at| Grant {
             left,
             expires_at,
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_grants_a_spent_plan_has_no_room() {
+    fn existing_jobs_cannot_draw_on_grants() {
         let mut account = with_month(Some(50), 50, 0, None);
         account.allowances[0].granted = 100;
         account.grants = vec![Grant {
@@ -651,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_jobs_wait_than_may_and_what_can_start_does() {
+    fn waiting_jobs_are_limited_and_startable_jobs_are_not() {
         let mut account = with_month(Some(50), 0, 0, Some(1));
         account.max_waiting = Some(2);
         let decisions: Vec<_> = (0..4).map(|_| account.decide(1)).collect();
@@ -666,7 +666,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_that_wait_for_their_time_are_among_those_that_wait() {
+    fn scheduled_jobs_count_as_waiting() {
         let mut account = with_month(Some(4), 0, 0, Some(1));
         account.max_waiting = Some(2);
         assert_eq!(account.schedule(1).0, Decision::Scheduled);

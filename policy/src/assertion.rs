@@ -127,7 +127,7 @@ pub enum AssertionError {
     NotYetValid,
     /// It is for another method, path or query.
     #[error("the assertion was made for another request")]
-    OtherRequest,
+    WrongRequest,
 }
 
 /// A secret that signs and verifies assertions, with an id derived from it.
@@ -421,7 +421,7 @@ fn verified(
         (None, None) => false,
     };
     if claims.htm != method || !is_for_target {
-        return Err(AssertionError::OtherRequest);
+        return Err(AssertionError::WrongRequest);
     }
     Ok(claims)
 }
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_assertion_is_valid_and_contains_the_caller() {
+    fn a_new_assertion_is_valid_and_contains_the_caller() {
         let assertion = verified(&signed(&key(1)), NOW).unwrap();
         assert_eq!(assertion.caller, caller());
         assert_eq!(assertion.request_id, "req-1");
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_are_limited_in_bytes_and_the_longest_fit_an_assertion() {
+    fn claims_of_the_maximum_size_fit_in_an_assertion() {
         let chosen = |bytes: usize| {
             let all = BTreeMap::from([("roles".to_owned(), Value::from("é".repeat(bytes / 2)))]);
             TokenClaims::chosen(&all, &["roles".to_owned()])
@@ -518,18 +518,18 @@ mod tests {
     }
 
     #[test]
-    fn an_assertion_without_digests_is_bound_to_its_request() {
+    fn an_assertion_without_digests_is_valid_for_its_request_only() {
         assert!(verified(&with_claims(|_| {}), NOW).is_ok());
         for htu in ["/api/jobs/analysis".into(), serde_json::Value::Null] {
             let other = with_claims(|claims| claims["htu"] = htu);
-            assert_eq!(verified(&other, NOW), Err(AssertionError::OtherRequest));
+            assert_eq!(verified(&other, NOW), Err(AssertionError::WrongRequest));
         }
         let both = with_claims(|claims| claims["htd"] = "another".into());
-        assert_eq!(verified(&both, NOW), Err(AssertionError::OtherRequest));
+        assert_eq!(verified(&both, NOW), Err(AssertionError::WrongRequest));
     }
 
     #[test]
-    fn an_assertion_for_a_long_url_is_as_short_as_any() {
+    fn a_long_url_does_not_lengthen_the_assertion() {
         let path = format!("/api/usage?{}", "a".repeat(16 * 1024));
         let token = sign(&key(1), &caller(), "GET", &path, "req-1", NOW).unwrap();
         assert!(token.len() < 600, "{}", token.len());
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_that_knows_no_organisations_finds_the_holder_in_the_subject() {
+    fn the_subject_of_an_assertion_is_the_holder() {
         let claims = jsonwebtoken::decode::<serde_json::Value>(
             &signed(&key(1)),
             &key(1).decoding,
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn an_assertion_of_an_impossible_subject_is_refused() {
+    fn an_assertion_with_an_invalid_subject_is_refused() {
         for subject in ["", "a\0b", &"a".repeat(256)] {
             let token = with_claims(|claims| claims["sub"] = subject.into());
             assert!(matches!(verified(&token, NOW), Err(AssertionError::Malformed(_))));
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_may_differ_by_five_seconds() {
+    fn five_seconds_of_clock_skew_are_tolerated() {
         let token = signed(&key(1));
         assert!(verified(&token, NOW - 5).is_ok());
         assert_eq!(verified(&token, NOW - 6), Err(AssertionError::NotYetValid));
@@ -589,13 +589,13 @@ mod tests {
         ] {
             assert_eq!(
                 verify(&[key(1)], &token, method, path, NOW),
-                Err(AssertionError::OtherRequest)
+                Err(AssertionError::WrongRequest)
             );
         }
     }
 
     #[test]
-    fn assertions_about_the_edge_and_about_clients_are_not_interchangeable() {
+    fn edge_assertions_and_client_assertions_are_not_interchangeable() {
         let (method, path) = ("POST", "/api/jobs/analysis?x=1");
         let own = sign_own(&key(1), method, path, "report-1", NOW).unwrap();
         assert_eq!(
@@ -607,7 +607,7 @@ mod tests {
         assert!(matches!(about_a_client, Err(AssertionError::Malformed(_))));
         assert_eq!(
             verify_own(&[key(1)], &own, method, "/api/jobs/specview", NOW),
-            Err(AssertionError::OtherRequest)
+            Err(AssertionError::WrongRequest)
         );
     }
 
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn another_key_with_a_known_id_is_refused() {
+    fn a_different_key_with_a_known_id_is_refused() {
         let mut forger = key(9);
         forger.id = key(1).id;
         assert_eq!(verified(&signed(&forger), NOW), Err(AssertionError::BadSignature));
@@ -642,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn another_algorithm_is_refused_even_with_the_right_key() {
+    fn other_algorithms_are_refused_even_with_the_right_key() {
         for algorithm in [Algorithm::HS384, Algorithm::HS512] {
             let mut header = Header::new(algorithm);
             header.kid = Some(key(1).id);
@@ -679,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn an_assertion_with_a_longer_lifetime_is_refused() {
+    fn an_assertion_that_lives_too_long_is_refused() {
         let mut header = Header::new(Algorithm::HS256);
         header.kid = Some(key(1).id);
         let claims = serde_json::json!({

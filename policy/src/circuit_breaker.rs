@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_failures_in_a_row_pause_and_then_one_caller_tries() {
+    fn after_three_failures_the_breaker_opens_and_one_caller_retries() {
         let mut breaker = CircuitBreaker::default();
         for _ in 0..2 {
             breaker.failed(1_000);

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_report_is_accepted() {
+    fn a_report_of_the_maximum_size_is_accepted() {
         let mut tally = Tally::default();
         (tally.requests, tally.events) = ([u64::MAX; RequestOutcome::COUNT], [u64::MAX; Event::COUNT]);
         tally.request(RequestOutcome::User);

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_expires_first_is_drawn_first_and_what_never_does_last() {
+    fn grants_are_drawn_in_order_of_expiry() {
         let grant = |left, expires_at, created_at| Grant {
             left,
             expires_at,
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plan_pays_first() {
+    fn charges_use_the_plan_before_grants() {
         // The reservation: 30 from the plan and 50 from a grant.
         assert_eq!(charged_to_grants(80, 50, 30), 0);
         assert_eq!(charged_to_grants(80, 50, 45), 15);
@@ -113,7 +113,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_that_is_asked_for_is_drawn_or_nothing(before in grants(), amount in 0..300_i64) {
+        fn draws_cover_the_whole_amount_or_nothing(before in grants(), amount in 0..300_i64) {
             let mut after = before.clone();
             let all: i64 = before.iter().map(|grant| grant.left).sum();
             match draw(&mut after, amount) {
@@ -140,7 +140,7 @@ mod tests {
         }
 
         #[test]
-        fn grants_pay_for_what_the_plan_cannot_and_for_no_more_than_was_drawn(
+        fn grants_pay_only_what_exceeds_the_plan_up_to_the_draw(
             of_plan in 0..100_i64, drawn in 0..200_i64, charged in 0..400_i64,
         ) {
             let reserved = of_plan + drawn;

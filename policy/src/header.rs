@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn no_header_that_names_an_identity_or_an_address_passes_to_the_origin() {
+    fn identity_and_address_headers_do_not_pass_to_the_origin() {
         for name in [
             "Authorization",
             "CF-Connecting-IP",
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_origin_decides_on_all_response_headers_but_the_hops_and_the_edges() {
+    fn hop_by_hop_and_edge_headers_are_removed_from_responses() {
         for (name, passes) in [
             ("set-cookie", true),
             ("content-security-policy", true),
@@ -258,7 +258,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_spelling_of_a_name_changes_nothing(
+        fn header_names_match_in_any_spelling(
             place in 0..(HOP_BY_HOP.len() + FOR_THE_EDGE.len()), rest in "[a-z-]{0,8}",
             marks in proptest::collection::vec(0..3_usize, 40), upper in proptest::collection::vec(any::<bool>(), 40),
         ) {
@@ -277,7 +277,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_decided_on(name in ".{0,40}", list in ".{0,40}") {
+        fn arbitrary_header_names_do_not_panic(name in ".{0,40}", list in ".{0,40}") {
             let _ = list.parse::<IdentityHeaders>();
             passes(&name);
             passes_to_client(&name);

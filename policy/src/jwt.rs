@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_has_at_least_the_length_of_the_hash() {
+    fn secrets_shorter_than_the_hash_are_refused() {
         let checked = |length| check_secret(&vec![7; length]);
         assert_eq!(checked(MIN_SECRET_BYTES - 1), Err(SecretTooShort { got: 31 }));
         assert_eq!(
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_token_is_said_without_quoting_it() {
+    fn reasons_for_refusing_a_token_do_not_quote_it() {
         for (token, reason) in [
             ("", "it does not have three parts"),
             ("a.b", "it does not have three parts"),

@@ -77,14 +77,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scheduled_lane_wins_over_every_plans() {
+    fn the_scheduled_lane_takes_precedence_over_the_plans() {
         for plan in [None, Some(Lane::Priority), Some(Lane::Default)] {
             assert_eq!(Lane::select(plan, true), Lane::Scheduled);
         }
     }
 
     #[test]
-    fn a_job_takes_its_plans_lane_and_default_without_one() {
+    fn jobs_use_their_plans_lane_or_the_default() {
         assert_eq!(Lane::select(Some(Lane::Priority), false), Lane::Priority);
         assert_eq!(Lane::select(Some(Lane::Default), false), Lane::Default);
         assert_eq!(Lane::select(None, false), Lane::Default);

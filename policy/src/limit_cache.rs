@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admission_that_arrives_late_does_not_unblock() {
+    fn a_late_admission_does_not_unblock_an_address() {
         let mut cache = LimitCache::new(10);
         cache.remember(ANNE, &DENIED, 10, 1_000);
         cache.remember(ANNE, &admitted(10, 4_999), 11, 1_001);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_admitted_request_blocks_the_address() {
+    fn an_address_is_blocked_after_its_last_admitted_request() {
         let mut cache = LimitCache::new(10);
         cache.remember(ANNE, &admitted(10, 5_000), 10, 1_000);
         assert_eq!(
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_ends_exactly_with_its_window() {
+    fn a_denial_ends_when_its_window_ends() {
         let mut cache = LimitCache::new(10);
         cache.remember(ANNE, &DENIED, 10, 1_000);
         assert_eq!(
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_with_requests_left_is_not_denied_but_its_usage_is_known() {
+    fn an_address_with_requests_left_is_admitted_with_its_known_usage() {
         let mut cache = LimitCache::new(10);
         cache.remember(ANNE, &admitted(9, 5_000), 10, 1_000);
         assert_eq!(cache.denial(ANNE, 1_001), None);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn within_a_window_the_highest_count_wins_whatever_the_order() {
+    fn the_highest_count_in_a_window_wins_in_any_order() {
         for order in [[3, 4], [4, 3]] {
             let mut cache = LimitCache::new(10);
             for used in order {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_higher_count_blocks_and_an_equal_admission_keeps_the_block() {
+    fn a_higher_count_blocks_and_an_equal_count_does_not_unblock() {
         let mut cache = LimitCache::new(10);
         cache.remember(ANNE, &admitted(9, 5_000), 10, 1_000);
         cache.remember(ANNE, &DENIED, 10, 1_001);
@@ -291,7 +291,7 @@ mod tests {
         }
 
         #[test]
-        fn no_address_is_denied_that_the_counter_would_admit(
+        fn the_cache_never_denies_a_request_that_the_counter_would_admit(
             requests in proptest::collection::vec((0u32..4, 0u64..300), 1..200), sliding: bool,
         ) {
             let algorithm = if sliding { Algorithm::Sliding } else { Algorithm::Fixed };

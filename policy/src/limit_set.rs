@@ -192,7 +192,7 @@ mod tests {
     const ANNE: AddressKey = AddressKey::V4(7);
 
     #[test]
-    fn a_request_is_admitted_if_all_limits_admit_it() {
+    fn a_request_needs_room_in_all_limits() {
         let mut set = both();
         let mut take = |now| {
             let decided = set.take(ANNE, None, now).unwrap();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_restored_by_the_length_of_their_window() {
+    fn counts_are_restored_to_limits_with_the_same_window_length() {
         let mut set = both();
         for _ in 0..3 {
             set.take(ANNE, None, START);
@@ -239,7 +239,7 @@ mod tests {
     proptest! {
         /// Several requests at once count as many times as one by one, or not at all.
         #[test]
-        fn many_requests_count_whole_or_not_at_all(
+        fn a_batch_of_requests_counts_as_a_whole_or_not_at_all(
             costs in proptest::collection::vec((1..6_u32, 0..20_000_u64), 1..40),
         ) {
             let (mut now, mut set) = (START, LimitSet::new(&[limits(7, 30_000), limits(12, 90_000)]));
@@ -258,7 +258,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_limit_is_exceeded_in_any_window_and_no_denial_uses_one_up(
+        fn no_limit_is_exceeded_and_denials_count_in_none(
             requests in proptest::collection::vec((0..6_u64, 0..40_000_u64), 1..200),
         ) {
             let all = [limits(3, 60_000), limits(5, 300_000), limits(8, 600_000)];
@@ -284,7 +284,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_and_numbers_are_decided_on(bytes in proptest::collection::vec(any::<u8>(), 0..60), packed: f64) {
+        fn arbitrary_bytes_and_numbers_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..60), packed: f64) {
             let _ = both().restore(&bytes, START);
             let mut versioned = vec![SNAPSHOT_VERSION];
             versioned.extend(bytes);

@@ -2,7 +2,7 @@
 
 /// The name in `known` that `name` probably stands for, if one is close enough: one typing error per eight characters, at
 /// most three.
-pub fn meant<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn suggestion<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
         .map(|known| (strsim::osa_distance(name, known), known))
@@ -29,7 +29,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_typing_error_in_eight_characters_is_recognised() {
+    fn one_typo_per_eight_characters_is_recognised() {
         for (name, expected) in [
             ("ANON_LIMTI", Some("ANON_LIMIT")),
             ("ANON_LIMITS", Some("ANON_LIMIT")),
@@ -39,12 +39,12 @@ mod tests {
             ("OTHER", None),
             ("", None),
         ] {
-            assert_eq!(meant(name, KNOWN), expected, "{name}");
+            assert_eq!(suggestion(name, KNOWN), expected, "{name}");
         }
     }
 
     #[test]
-    fn names_that_differ_in_a_number_are_different_names() {
-        assert_eq!(meant("RENDER2_WORKERS", KNOWN), None);
+    fn names_that_differ_only_in_numbers_are_not_typos() {
+        assert_eq!(suggestion("RENDER2_WORKERS", KNOWN), None);
     }
 }

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_64s_of_a_48_do_not_exceed_its_limit_together() {
+    fn all_64s_of_a_48_share_its_limit() {
         let mut counters = fixed();
         let admissions: Vec<_> = (0..4)
             .map(|n| admitted(&mut counters, subnet(1, n), 5, START))
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denied_request_counts_neither_in_the_64_nor_in_the_48() {
+    fn denied_requests_count_in_neither_limit() {
         let mut counters = fixed();
         assert_eq!(admitted(&mut counters, subnet(1, 0), 100, START), 3);
         assert_eq!(admitted(&mut counters, subnet(1, 1), 100, START), 3);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_result_is_that_of_the_limit_that_decides() {
+    fn the_result_reports_the_tightest_limit() {
         let mut counters = fixed();
         let mut take = |key, now| counters.take(key, None, now);
         assert_eq!(
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_no_result_is_not_unpacked() {
+    fn invalid_numbers_are_not_unpacked() {
         let result = LimitResult {
             admitted: true,
             used: 1,
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_back_admits_no_more_of_a_48() {
+    fn a_clock_jump_back_admits_no_more_requests_of_a_48() {
         let mut counters = fixed();
         for n in 0..10 {
             admitted(&mut counters, subnet(1, n), 3, START);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_restores_both_counts_and_one_without_prefixes_the_addresses() {
+    fn snapshots_restore_address_counts_with_or_without_prefix_counts() {
         let mut counters = fixed();
         for n in 0..2 {
             admitted(&mut counters, subnet(1, n), 3, START);
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_snapshot_changes_nothing() {
+    fn a_damaged_snapshot_is_ignored() {
         let mut counters = fixed();
         admitted(&mut counters, subnet(1, 0), 3, START);
         let snapshot = counters.encode();
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_remains_after_the_last_window_of_either() {
+    fn all_counts_are_pruned_after_the_last_window() {
         let mut counters = fixed();
         admitted(&mut counters, subnet(1, 0), 1, START);
         admitted(&mut counters, subnet(1, 1), 1, START + 5);
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_at_full_capacity_fits_one_stored_value() {
+    fn a_full_snapshot_fits_in_one_stored_value() {
         let mut counters = fixed();
         for site in 0..50_000 {
             counters.take(subnet(site, 0), None, START);
@@ -458,7 +458,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn neither_limit_is_exceeded_for_any_order(
+        fn neither_limit_is_exceeded_in_any_order_of_requests(
             sliding: bool, address in 1u32..4, prefix in 1u32..8, capacity in 1usize..6,
             requests in proptest::collection::vec((0u64..3, 0u64..4, 0u64..400), 1..300),
         ) {

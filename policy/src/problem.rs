@@ -102,14 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn an_extension_cannot_overwrite_a_standard_member() {
+    fn an_extension_member_cannot_replace_a_standard_member() {
         let problem = Problem::new(404, "Not Found", "There is no such job.").with("status", 200);
         assert_eq!(problem.to_json().matches("\"status\"").count(), 1);
         assert!(problem.to_json().contains("\"status\":404"));
     }
 
     #[test]
-    fn a_body_without_a_type_is_about_blank() {
+    fn a_problem_without_a_type_is_about_blank() {
         let problem: Problem =
             serde_json::from_str(r#"{"title":"Not Found","status":404,"detail":"Nothing here."}"#).unwrap();
         assert_eq!(problem.r#type, ABOUT_BLANK);

@@ -685,7 +685,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_a_route_is_refused_since_it_would_limit_nothing() {
+    fn an_empty_route_list_is_refused() {
         for text in ["", ",", " , "] {
             assert_eq!(text.parse::<Routes>(), Err(RouteError::None), "{text}");
         }
@@ -844,13 +844,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn finding_an_arbitrary_path_does_not_panic(path in ".{0,80}") {
+        fn matching_an_arbitrary_path_does_not_panic(path in ".{0,80}") {
             default_routes().find("POST", &path);
             routes(json!([{"path": "/é*"}, {"path": "/v1/users/"}])).unwrap().find("POST", &path);
         }
 
         #[test]
-        fn no_spelling_of_a_route_is_taken_for_another_or_for_none(
+        fn no_spelling_of_a_path_bypasses_its_route(
             escape in proptest::collection::vec(0..3_usize, 12), slashes in 1..3_usize,
         ) {
             let routes = routes(json!([{"path": "/v1/invoices", "callers": "signed_in"}, {"path": "/v1/*"}])).unwrap();
@@ -868,7 +868,7 @@ mod tests {
         }
 
         #[test]
-        fn percent_encoding_does_not_change_the_class(escape in proptest::collection::vec(any::<bool>(), 18)) {
+        fn percent_encoding_does_not_bypass_a_limit(escape in proptest::collection::vec(any::<bool>(), 18)) {
             let path: String = "/api/jobs/analysis"
                 .bytes()
                 .zip(escape)

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clocks_spans_have_the_clocks_seconds() {
+    fn days_hours_and_minutes_have_their_usual_length() {
         let seconds = Span::ALL.map(Span::seconds);
         assert_eq!(seconds, [None, Some(24 * 60 * 60), Some(60 * 60), Some(60)]);
     }
@@ -113,7 +113,7 @@ mod tests {
         }
 
         #[test]
-        fn a_set_has_the_spans_whose_bits_it_has(bits in 0..8_i16) {
+        fn span_sets_survive_conversion_to_bits_and_back(bits in 0..8_i16) {
             prop_assert_eq!(Span::of_bits(bits).map(Span::bit).sum::<i16>(), bits);
         }
     }

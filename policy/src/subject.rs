@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_issuers_call_their_users_is_a_subject() {
+    fn user_ids_of_common_issuers_are_valid_subjects() {
         for text in [
             "user_2aB9xYz",
             "auth0|507f1f77bcf86cd799439011",
@@ -197,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_subject_is_the_id_of_an_address(bytes in any::<[u8; 16]>()) {
+        fn address_ids_are_not_valid_subjects(bytes in any::<[u8; 16]>()) {
             let id = Uuid::from_bytes(bytes);
             prop_assert!(is_address_id(address_id(id)));
             prop_assert_eq!(parsed(&address_id(id).simple().to_string()), Err(SubjectError::Address));
@@ -205,7 +205,7 @@ mod tests {
         }
 
         #[test]
-        fn a_subject_is_the_text_itself_unless_that_is_refused_or_a_uuid(text in "\\PC{0,80}|(?s).{0,300}") {
+        fn valid_subjects_are_kept_as_written_except_uuids(text in "\\PC{0,80}|(?s).{0,300}") {
             let valid = (1..=255).contains(&text.len())
                 && !text.chars().any(char::is_control)
                 && !Uuid::try_parse(&text).is_ok_and(is_address_id);
@@ -219,7 +219,7 @@ mod tests {
         }
 
         #[test]
-        fn a_subject_is_parsed_from_its_own_text(text in "(?s).{1,80}|[0-9A-F]{32}") {
+        fn parsing_a_normalised_subject_does_not_change_it(text in "(?s).{1,80}|[0-9A-F]{32}") {
             if let Ok(subject) = parsed(&text) {
                 prop_assert_eq!(parsed(&subject), Ok(subject.clone()));
             }

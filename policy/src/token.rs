@@ -82,13 +82,13 @@ pub enum TokenError {
     NotYetValid,
     /// It comes from another issuer or is for another audience.
     #[error("the token was not made for this service")]
-    OtherService,
+    WrongIssuerOrAudience,
     /// Its type is another one than access token, such as refresh token or ID token.
     #[error("the token is not an access token")]
-    OtherKind,
+    NotAnAccessToken,
     /// It lacks one of the required claims.
     #[error("the token lacks a claim that this service requires")]
-    LacksClaim,
+    MissingClaim,
 }
 
 /// The reason why a token could not be issued.
@@ -299,17 +299,21 @@ impl Claims {
             .any(|audience| named.contains(&audience.as_str())))
     }
 
-    /// Whether claims that issuers use for the token's kind name another kind than access token.
-    fn are_of_another_kind(&self) -> bool {
+    /// Whether a claim that declares the token's type names something other than an access token.
+    fn declare_another_type(&self) -> bool {
         ["token_type", "token_use", "type", "typ"]
             .iter()
             .filter_map(|name| self.0.get(*name)?.as_str())
-            .any(|kind| OTHER_KINDS.iter().any(|other| kind.eq_ignore_ascii_case(other)))
+            .any(|kind| {
+                OTHER_TOKEN_TYPES
+                    .iter()
+                    .any(|other| kind.eq_ignore_ascii_case(other))
+            })
     }
 }
 
 /// The names that issuers give tokens other than access tokens, in a claim.
-const OTHER_KINDS: [&str; 6] = [
+const OTHER_TOKEN_TYPES: [&str; 6] = [
     "refresh",
     "refresh_token",
     "refresh-token",
@@ -318,8 +322,8 @@ const OTHER_KINDS: [&str; 6] = [
     "id_token",
 ];
 
-/// Whether the header `typ` declares another kind of token (RFC 8725, 3.11) than an access token (RFC 9068).
-fn is_another_kind(typ: &str) -> bool {
+/// Whether the header `typ` declares something other than an access token (RFC 8725, 3.11; RFC 9068).
+fn is_not_access_token(typ: &str) -> bool {
     let typ = typ.to_ascii_lowercase();
     let typ = typ.strip_prefix("application/").unwrap_or(&typ);
     typ.ends_with("+jwt") && typ != "at+jwt"
@@ -425,7 +429,9 @@ pub fn verify(keys: &Keys, token: &str, expected: &Expected, now_unix_secs: u64)
     let mut refused = TokenError::UnknownKey;
     for candidate in keys.candidates(header.kid.as_deref(), header.alg) {
         match jsonwebtoken::decode(token, &candidate.key, &signature_only(header.alg)) {
-            Ok(_) if header.typ.as_deref().is_some_and(is_another_kind) => return Err(TokenError::OtherKind),
+            Ok(_) if header.typ.as_deref().is_some_and(is_not_access_token) => {
+                return Err(TokenError::NotAnAccessToken);
+            }
             Ok(data) => return check(&Claims(data.claims), expected, now_unix_secs),
             Err(error) => {
                 refused = match error.kind() {
@@ -464,7 +470,7 @@ pub fn may_be_valid_with_newer_keys(
     };
     is_of_key_set
         && is_newer
-        && !header.typ.is_some_and(|typ| is_another_kind(&typ))
+        && !header.typ.is_some_and(|typ| is_not_access_token(&typ))
         && check(&claims, expected, now_unix_secs).is_ok()
 }
 
@@ -508,13 +514,13 @@ fn check(claims: &Claims, expected: &Expected, now: u64) -> Result<User, TokenEr
     }
     let issued_here = expected.issuer.is_none() || issuer == expected.issuer.as_deref();
     if !issued_here || (expected.audiences.is_some() && !meant_for_us) {
-        return Err(TokenError::OtherService);
+        return Err(TokenError::WrongIssuerOrAudience);
     }
-    if claims.are_of_another_kind() {
-        return Err(TokenError::OtherKind);
+    if claims.declare_another_type() {
+        return Err(TokenError::NotAnAccessToken);
     }
     if !expected.claims.iter().all(|claim| claim.is_in(claims)) {
-        return Err(TokenError::LacksClaim);
+        return Err(TokenError::MissingClaim);
     }
     Ok(User {
         identity: identity(claims, expected.holder_claim.as_deref())?,
@@ -665,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_may_have_a_fraction() {
+    fn numeric_dates_may_have_a_fraction() {
         assert!(verified(&json!({"sub": USER, "exp": NOW as f64 + 60.5, "nbf": NOW as f64 - 0.5})).is_ok());
     }
 
@@ -684,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_is_any_text_without_control_characters() {
+    fn any_text_without_control_characters_is_a_valid_subject() {
         let longest = "a".repeat(255);
         for sub in ["user_2aB", "auth0|1", "17", "anne@example.com", "Zoë", &longest] {
             assert_eq!(subject_of(verified(&json!({"sub": sub, "exp": NOW + 60}))), sub);
@@ -711,7 +717,7 @@ mod tests {
     }
 
     #[test]
-    fn the_holder_is_named_by_the_configured_claim() {
+    fn the_configured_claim_determines_the_holder() {
         let org = || Ok("org_1".to_owned());
         assert_eq!(holder_by("org_id", json!({"org_id": "org_1"})), org());
         assert_eq!(holder_by("o.id", json!({"o": {"id": "org_1"}})), org());
@@ -721,7 +727,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_without_an_organisation_acts_for_itself() {
+    fn the_holder_is_the_subject_without_an_organisation() {
         let own = || Ok("user_1".to_owned());
         for claim in ["org_id", "o.id", "sub", "org_id.", "."] {
             assert_eq!(holder_by(claim, json!({})), own(), "{claim}");
@@ -731,7 +737,7 @@ mod tests {
     }
 
     #[test]
-    fn an_organisation_that_is_no_subject_refuses_the_token() {
+    fn a_token_with_an_invalid_organisation_is_refused() {
         for org in [
             json!(""),
             json!("a\0"),
@@ -761,12 +767,12 @@ mod tests {
             json!({"sub": USER, "exp": exp, "iss": "https://other.test", "aud": "weir"}),
             json!({"sub": USER, "exp": exp, "iss": "https://id.test", "aud": ["other"]}),
         ] {
-            assert_eq!(at(claims), Err(TokenError::OtherService));
+            assert_eq!(at(claims), Err(TokenError::WrongIssuerOrAudience));
         }
     }
 
     #[test]
-    fn a_required_claim_is_a_name_and_a_value() {
+    fn required_claims_have_a_name_and_a_value() {
         let claim = |name: &str, value: &str| {
             Ok(RequiredClaim {
                 name: name.to_owned(),
@@ -844,7 +850,7 @@ mod tests {
     }
 
     #[test]
-    fn no_keys_verify_no_token() {
+    fn no_token_is_valid_without_keys() {
         let token = signed(&json!({"sub": USER, "exp": NOW + 60}));
         assert!(Keys::default().is_empty() && !keys().is_empty());
         assert_eq!(
@@ -875,7 +881,7 @@ mod tests {
     }
 
     #[test]
-    fn a_published_symmetric_key_verifies_nothing() {
+    fn symmetric_keys_in_a_key_set_are_ignored() {
         let keys = Keys::from_jwks(JWKS).unwrap();
         assert_eq!(
             verify(&keys, &jwks_token("HS256"), &Expected::default(), NOW),
@@ -894,7 +900,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_on_another_curve_verifies_nothing() {
+    fn keys_on_unsupported_curves_are_ignored() {
         for (key, kind) in [
             (
                 json!({"kty": "EC", "crv": "P-521", "alg": "ES512", "x": "AQ", "y": "AQ"}),
@@ -912,7 +918,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_verifies_its_declared_algorithm_or_its_family() {
+    fn keys_verify_their_declared_algorithm_or_their_family() {
         let set: serde_json::Value = serde_json::from_str(JWKS).unwrap();
         let algorithms = |kty: &str, alg: Option<&str>| {
             let keys = set["keys"].as_array().unwrap();
@@ -946,7 +952,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_token_that_newer_keys_could_verify_waits_for_them() {
+    fn only_tokens_that_newer_keys_could_verify_cause_a_refetch() {
         let may = |alg: &str, mut claims: serde_json::Value| {
             claims["sub"] = USER.into();
             let token = unsigned(&json!({"alg": alg, "kid": "new"}), &claims);
@@ -978,7 +984,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsupported_algorithm_is_a_reason_without_the_name() {
+    fn unsupported_algorithms_are_refused_without_quoting_the_name() {
         let claims = json!({"sub": USER, "exp": NOW + 60});
         for alg in ["ES512", "none", "injected"] {
             let refused = verify(
@@ -995,7 +1001,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_for_encryption_verifies_nothing() {
+    fn encryption_keys_are_ignored() {
         let keys = Keys::from_jwks(JWKS).unwrap();
         assert_eq!(
             verify(&keys, &jwks_token("enc"), &Expected::default(), NOW),
@@ -1004,7 +1010,7 @@ mod tests {
     }
 
     #[test]
-    fn the_public_key_as_a_shared_secret_verifies_nothing() {
+    fn a_public_key_used_as_hmac_secret_verifies_nothing() {
         // Algorithm confusion: a token signed HS256 with the text of the public key.
         let claims = json!({"sub": USER, "exp": NOW + 60});
         let mut header = Header::new(Algorithm::HS256);
@@ -1028,7 +1034,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_without_a_kid_needs_a_single_key_of_its_algorithm() {
+    fn a_token_without_kid_needs_exactly_one_key_of_its_algorithm() {
         let key = |id: &str, algorithms| VerifyingKey {
             id: Some(id.to_owned()),
             algorithms,
@@ -1069,7 +1075,7 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_text_is_no_key_set_and_does_not_panic(json in "[ -~]{0,200}") {
+        fn arbitrary_text_is_not_a_key_set(json in "[ -~]{0,200}") {
             prop_assert!(Keys::from_jwks(&json).is_err());
         }
     }

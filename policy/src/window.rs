@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sliding_count_outlives_a_clock_that_was_ahead_a_little() {
+    fn sliding_counts_survive_a_small_clock_correction() {
         let mut ahead = counters(Algorithm::Sliding);
         assert_eq!(admitted(&mut ahead, ANNE, 5, START + 500), 5);
         let mut behind = counters(Algorithm::Sliding);
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sliding_window_admits_no_burst_at_its_edge() {
+    fn a_sliding_window_admits_no_burst_at_its_boundary() {
         let mut counters = counters(Algorithm::Sliding);
         assert_eq!(admitted(&mut counters, ANNE, 1, START), 1);
         assert_eq!(admitted(&mut counters, ANNE, 20, START + 59_000), 9);
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_leaves_a_sliding_window_exactly_when_it_is_a_window_old() {
+    fn requests_leave_a_sliding_window_after_exactly_its_length() {
         let mut counters = counters(Algorithm::Sliding);
         for offset in [0, 10, 10, 30] {
             counters.take(ANNE, None, START + offset);
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_pruned_exactly_at_its_end() {
+    fn windows_are_pruned_exactly_at_their_end() {
         for algorithm in [Algorithm::Fixed, Algorithm::Sliding] {
             // The second address has a shared count.
             let mut counters = Counters::with_capacity(policy(algorithm), 1);
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_count_is_left_exactly_when_its_window_ends() {
+    fn an_address_leaves_a_shared_count_when_its_window_ends() {
         for (at, own) in [(60_009, false), (60_010, true)] {
             let mut counters = Counters::with_capacity(policy(Algorithm::Fixed), 2);
             counters.shared_capacity = 1;
@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peek_counts_nothing_and_says_what_a_request_would_get() {
+    fn a_peek_predicts_the_result_without_counting() {
         for algorithm in [Algorithm::Fixed, Algorithm::Sliding] {
             for capacity in [1, 10] {
                 let mut counters = Counters::with_capacity(policy(algorithm), capacity);
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_for_a_snapshot_always_fit_it() {
+    fn capacity_for_a_snapshot_size_always_fits_it() {
         for algorithm in [Algorithm::Fixed, Algorithm::Sliding] {
             for limit in 1..=MAX_SLIDING_LIMIT {
                 for (max_bytes, capacity) in [(1_100_000, 50_000), (50_000, 50_000), (1_100_000, 10)] {
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_a_snapshot_has_the_size_that_capacities_are_computed_from() {
+    fn snapshot_entries_have_the_size_used_to_compute_capacity() {
         for (algorithm, bytes) in [(Algorithm::Fixed, 21), (Algorithm::Sliding, 21 + 4 * 3)] {
             let mut counters = counters(algorithm);
             admitted(&mut counters, ANNE, 3, START);
@@ -644,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_of_another_version_or_with_an_impossible_time_is_refused() {
+    fn snapshots_of_other_versions_or_with_invalid_times_are_refused() {
         let mut one = fixed();
         one.take(ANNE, None, START);
         let snapshot = one.encode();
@@ -693,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_no_result_is_not_unpacked() {
+    fn invalid_numbers_are_not_unpacked() {
         let largest = LimitResult {
             admitted: true,
             used: MAX_LIMIT,
@@ -735,7 +735,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_back_admits_nothing_more() {
+    fn a_clock_jump_back_admits_no_more_requests() {
         for algorithm in [Algorithm::Fixed, Algorithm::Sliding] {
             let mut counters = counters(algorithm);
             assert_eq!(admitted(&mut counters, ANNE, 10, START), 10);
@@ -745,7 +745,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_capacity_new_addresses_share_counts_and_none_is_forgotten() {
+    fn addresses_over_the_capacity_share_counts() {
         let mut counters = Counters::with_capacity(policy(Algorithm::Fixed), 100);
         assert_eq!(admitted(&mut counters, ANNE, 10, START), 10);
         for other in 100..100_000 {
@@ -780,7 +780,7 @@ mod tests {
     }
 
     #[test]
-    fn known_usage_of_an_earlier_or_impossible_window_is_ignored() {
+    fn known_usage_of_earlier_or_invalid_windows_is_ignored() {
         let mut counters = fixed();
         // Start a window first, because an unstarted one would start again.
         counters.take(ANNE, None, START);
@@ -799,7 +799,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_remains_after_the_last_window() {
+    fn all_counts_are_pruned_after_the_last_window() {
         let mut counters = fixed();
         counters.take(ANNE, None, START);
         counters.take(BOB, None, START + 5);
@@ -810,7 +810,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_of_the_other_algorithm_changes_nothing() {
+    fn snapshots_of_the_other_algorithm_are_ignored() {
         let mut sliding = counters(Algorithm::Sliding);
         sliding.take(ANNE, None, START);
         let mut counters = fixed();
@@ -819,7 +819,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_of_a_clock_that_was_ahead_locks_nobody_out() {
+    fn snapshots_from_a_fast_clock_do_not_block_addresses() {
         const HOUR: u64 = 60 * 60 * 1000;
         for algorithm in [Algorithm::Fixed, Algorithm::Sliding] {
             let mut ahead = counters(algorithm);
@@ -852,7 +852,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_window_exceeds_the_limit_for_any_order_and_clock(
+        fn no_window_exceeds_the_limit_with_any_clock(
             algorithm in algorithms(), limit in 1u32..6, capacity in 1usize..6, requests in requests(),
             lose_memory_at in proptest::collection::vec(any::<prop::sample::Index>(), 0..4),
         ) {
@@ -897,7 +897,7 @@ mod tests {
         }
 
         #[test]
-        fn a_denial_says_exactly_when_a_request_is_admitted_again(
+        fn denials_report_exactly_when_the_next_request_is_admitted(
             algorithm in algorithms(), gaps in proptest::collection::vec(0u64..20_000, 10..40),
         ) {
             let mut counters = counters(algorithm);
@@ -940,7 +940,7 @@ mod tests {
         }
 
         #[test]
-        fn a_result_is_unpacked_from_its_number(
+        fn results_survive_packing_and_unpacking(
             admitted: bool, used in 0..=MAX_LIMIT, reset_after_ms in 0..=MAX_WINDOW_MS,
         ) {
             let result = LimitResult { admitted, used, reset_after_ms };

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn with_two_seconds_between_requests_each_is_written_before_its_response() {
+    fn requests_two_seconds_apart_are_written_before_their_responses() {
         assert!(
             simulate(vec![2_000; 1000])
                 .decisions
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_of_ten_is_written_at_once_and_in_batches() {
+    fn a_burst_of_ten_is_written_immediately_and_then_in_batches() {
         let mut ten = [10; 10];
         ten[0] = 60_000;
         let minutes = simulate(ten.repeat(20)).decisions;
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn low_load_needs_one_row_per_write_and_high_load_two() {
+    fn a_write_needs_one_row_of_budget_and_two_under_high_load() {
         let with_rows = |thousandths: i64| WriteBudget {
             rows: thousandths,
             ..WriteBudget::default()
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_back_earns_nothing_and_blocks_nothing() {
+    fn a_clock_jump_back_adds_no_budget_and_blocks_no_writes() {
         let mut budget = WriteBudget::default();
         for _ in 0..3 {
             budget.spend(1);
@@ -249,7 +249,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn early_writes_never_cost_more_than_was_in_the_budget_and_earned(
+        fn early_writes_never_exceed_the_initial_and_earned_budget(
             gaps in proptest::collection::vec(prop_oneof![0u64..20, 0u64..400, 0u64..5_000], 1..500),
         ) {
             let high_load = gaps.iter().filter(|gap| **gap < LOW_LOAD_GAP_MS).count() as i64;
@@ -262,7 +262,7 @@ mod tests {
         /// The most expensive load: high enough to empty the budget, and low enough that the two rows of each alarm
         /// cover few requests.
         #[test]
-        fn a_thousand_evenly_over_a_minute_stay_within_twenty_rows(
+        fn a_thousand_requests_in_a_minute_write_at_most_twenty_rows(
             jitter in proptest::collection::vec(0u64..40, 1_000),
         ) {
             let written = simulate(jitter.iter().map(|jitter| 40 + jitter));

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn every_difference_is_said() {
+    fn every_difference_is_listed() {
         let now = catalogue(&[
             (
                 "hobby",
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_are_missing_are_a_difference() {
+    fn missing_limits_are_listed_as_differences() {
         let wanted = catalogue(&[("hobby", plan(&[("renders", &[], 1)]))]);
         let now = catalogue(&[("hobby", plan(&[]))]);
         // Without limits, submissions are refused with the advice to migrate.

@@ -14,7 +14,7 @@ use crate::database::{DatabaseError, Failure};
 const TRIES: usize = 4;
 
 /// The members without an answer from the group.
-pub(super) struct Served<T: Transact> {
+pub(super) struct Unanswered<T: Transact> {
     /// Members with a locked holder, and the holder.
     pub(super) blocked: Vec<(Uuid, Waiting<T>)>,
     /// Holders with a refused item, including repaired ones.
@@ -39,7 +39,7 @@ pub(super) async fn serve<T: Transact>(
     group: Vec<Waiting<T>>,
     blocked_holders: impl Fn() -> HashSet<Uuid>,
     holders: Members,
-) -> Served<T> {
+) -> Unanswered<T> {
     let (mut blocked, mut refused, mut postponed) = (Vec::new(), Vec::new(), Vec::new());
     let mut parts = vec![group];
     while let Some(mut part) = parts.pop() {
@@ -64,7 +64,7 @@ pub(super) async fn serve<T: Transact>(
             let is_refused = matches!(failure, GroupFailure::Failed(Failure::Refused(_)));
             match failure {
                 GroupFailure::NotLocked(members) => {
-                    parts.push(take_out(part, members, &mut blocked));
+                    parts.push(remove_members(part, members, &mut blocked));
                     break;
                 }
                 // A row is locked. First find out whether it is a holder's.
@@ -76,7 +76,7 @@ pub(super) async fn serve<T: Transact>(
                     asked = true;
                     let members = blocked_members(session, transact, &part).await;
                     if !members.is_empty() {
-                        parts.push(take_out(part, members, &mut blocked));
+                        parts.push(remove_members(part, members, &mut blocked));
                         break;
                     }
                 }
@@ -136,7 +136,7 @@ pub(super) async fn serve<T: Transact>(
             }
         }
     }
-    Served {
+    Unanswered {
         blocked,
         refused,
         postponed,
@@ -144,7 +144,7 @@ pub(super) async fn serve<T: Transact>(
 }
 
 /// Removes these members from a group, and returns the rest.
-fn take_out<T: Transact>(
+fn remove_members<T: Transact>(
     part: Vec<Waiting<T>>,
     members: Vec<(usize, Uuid)>,
     blocked: &mut Vec<(Uuid, Waiting<T>)>,

@@ -26,7 +26,7 @@ use crate::database::session::Session;
 use crate::database::{Database, DatabaseError};
 use group::Members;
 use item::{Answer, Waiting, key, waiting};
-use quarantine::{Quarantine, Why};
+use quarantine::{Quarantine, Reason};
 
 pub(crate) use item::{GroupFailure, Locking, Rejection, Transact};
 
@@ -65,9 +65,9 @@ impl<T: Transact> Committer<T> {
         tokio::spawn(async move {
             let mut group = Vec::new();
             while gather::<T>(&mut waiting, &mut group).await {
-                let served = lane.serve(std::mem::take(&mut group));
+                let serving = lane.serve(std::mem::take(&mut group));
                 // A panic fails one group, and its callers get an error. The next group runs as usual.
-                if AssertUnwindSafe(served).catch_unwind().await.is_err() {
+                if AssertUnwindSafe(serving).catch_unwind().await.is_err() {
                     tracing::error!("a group panicked; its outcome is unknown");
                     lane.session.close();
                 }
@@ -174,10 +174,10 @@ struct Lane<T: Transact> {
 
 impl<T: Transact> Lane<T> {
     async fn serve(&mut self, group: Vec<Waiting<T>>) {
-        let group = Quarantine::take_known(&self.quarantine, group);
+        let group = Quarantine::take_quarantined(&self.quarantine, group);
         let blocked_holders = || self.quarantine.holders();
         let transact = &*self.quarantine.transact;
-        let served = group::serve(
+        let unanswered = group::serve(
             &mut self.session,
             transact,
             group,
@@ -185,12 +185,12 @@ impl<T: Transact> Lane<T> {
             Members::ManyHolders,
         )
         .await;
-        self.quarantine.start(Why::Refused, served.refused);
-        for one in served.postponed {
-            Quarantine::push(&self.quarantine, key::<T>(&one.item), one, Why::Refused);
+        self.quarantine.start(Reason::Refused, unanswered.refused);
+        for one in unanswered.postponed {
+            Quarantine::push(&self.quarantine, key::<T>(&one.item), one, Reason::Refused);
         }
-        for (holder, blocked) in served.blocked {
-            Quarantine::push(&self.quarantine, holder, blocked, Why::Blocked);
+        for (holder, blocked) in unanswered.blocked {
+            Quarantine::push(&self.quarantine, holder, blocked, Reason::Blocked);
         }
     }
 }

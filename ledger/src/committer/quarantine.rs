@@ -18,16 +18,16 @@ use crate::database::session::Session;
 use crate::database::{Database, DatabaseError};
 use crate::hold_off::HoldOff;
 
-/// How long a transaction of a blocked holder waits for its lock. Then the next blocked holder is served.
+/// How long a transaction of a blocked holder waits for its lock. Then the next blocked holder is unanswered.
 const BLOCKED_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How many blocked holders are served at once, each over a separate connection.
+/// The maximum number of blocked holders served at once, each over a separate connection.
 const BLOCKED_SESSIONS: usize = 4;
 
 /// How long a transaction of a refused holder waits for a lock before the holder counts as blocked.
 const REFUSED_LOCK_TIMEOUT: Duration = Duration::from_millis(25);
 
-/// How many refused holders are served at once.
+/// The maximum number of refused holders served at once.
 const REFUSED_SESSIONS: usize = 2;
 
 /// The most items of a refused holder in one group: PostgreSQL may refuse each of them in turn.
@@ -49,7 +49,7 @@ const MAX_SHARE: usize = 8;
 
 /// Why a holder is in quarantine.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum Reason {
     /// Another transaction has its lock.
     Blocked,
     /// PostgreSQL refused one of its items.
@@ -76,26 +76,26 @@ impl<T: Transact> Sessions<T> {
 
 /// The waiting items of one holder.
 struct Queue<T: Transact> {
-    why: Why,
+    reason: Reason,
     items: VecDeque<Waiting<T>>,
 }
 
 impl<T: Transact> Queue<T> {
     fn block_if(&mut self, holder: Uuid, blocked: bool) {
-        if blocked && self.why == Why::Refused {
-            self.why = Why::Blocked;
-            is_blocked(holder);
+        if blocked && self.reason == Reason::Refused {
+            self.reason = Reason::Blocked;
+            log_blocked(holder);
         }
     }
 }
 
 /// The holders in quarantine, including those without waiting items.
-struct Known {
+struct QuarantinedHolders {
     blocked: HoldOff,
     refused: HoldOff,
 }
 
-impl Known {
+impl QuarantinedHolders {
     fn contains(&self, holder: Uuid) -> bool {
         self.blocked.applies_to(&holder) || self.refused.applies_to(&holder)
     }
@@ -113,7 +113,7 @@ impl Known {
 pub(super) struct Quarantine<T: Transact> {
     database: Database,
     queues: Mutex<HashMap<Uuid, Queue<T>>>,
-    known: Mutex<Known>,
+    known: Mutex<QuarantinedHolders>,
     for_blocked: Sessions<T>,
     for_refused: Sessions<T>,
     pub(super) transact: Arc<T>,
@@ -124,7 +124,7 @@ impl<T: Transact> Quarantine<T> {
         Arc::new(Self {
             database,
             queues: Mutex::default(),
-            known: Mutex::new(Known {
+            known: Mutex::new(QuarantinedHolders {
                 blocked: HoldOff::new(BLOCKED_FOR),
                 refused: HoldOff::new(REFUSED_FOR),
             }),
@@ -140,12 +140,12 @@ impl<T: Transact> Quarantine<T> {
     }
 
     /// Puts holders into quarantine for a while.
-    pub(super) fn start(&self, why: Why, holders: impl IntoIterator<Item = Uuid>) {
+    pub(super) fn start(&self, reason: Reason, holders: impl IntoIterator<Item = Uuid>) {
         let mut known = self.known.lock();
         for holder in holders {
-            match why {
-                Why::Blocked => known.blocked.start(holder),
-                Why::Refused => known.refused.start(holder),
+            match reason {
+                Reason::Blocked => known.blocked.start(holder),
+                Reason::Refused => known.refused.start(holder),
             }
         }
     }
@@ -161,7 +161,7 @@ impl<T: Transact> Quarantine<T> {
     }
 
     /// Moves the items of holders in quarantine out of a group, and returns the rest.
-    pub(super) fn take_known(quarantine: &Arc<Self>, mut group: Vec<Waiting<T>>) -> Vec<Waiting<T>> {
+    pub(super) fn take_quarantined(quarantine: &Arc<Self>, mut group: Vec<Waiting<T>>) -> Vec<Waiting<T>> {
         let known: Vec<_> = {
             let queues = quarantine.queues.lock();
             let known = quarantine.known.lock();
@@ -179,7 +179,7 @@ impl<T: Transact> Quarantine<T> {
             group.extract_if(.., is_known).collect()
         };
         for one in known {
-            Self::push(quarantine, key::<T>(&one.item), one, Why::Refused);
+            Self::push(quarantine, key::<T>(&one.item), one, Reason::Refused);
         }
         group
     }
@@ -190,28 +190,28 @@ impl<T: Transact> Quarantine<T> {
         let is_full = queue.items.len() >= T::MAX_QUEUE / MAX_SHARE
             || bytes + one.bytes > T::MAX_QUEUE_BYTES / MAX_SHARE;
         if is_full && !queue.items.is_empty() {
-            one.answer(Err(Rejection::Unavailable(queue.why.error())));
+            one.answer(Err(Rejection::Unavailable(queue.reason.error())));
         } else {
             queue.items.push_back(one);
         }
     }
 
     /// Queues an item in quarantine. A blocked holder stays blocked.
-    pub(super) fn push(quarantine: &Arc<Self>, holder: Uuid, one: Waiting<T>, why: Why) {
+    pub(super) fn push(quarantine: &Arc<Self>, holder: Uuid, one: Waiting<T>, reason: Reason) {
         let mut queues = quarantine.queues.lock();
-        if why == Why::Blocked {
-            quarantine.start(Why::Blocked, [holder]);
+        if reason == Reason::Blocked {
+            quarantine.start(Reason::Blocked, [holder]);
         }
         if let Some(queue) = queues.get_mut(&holder) {
             Self::enqueue(queue, one);
-            queue.block_if(holder, why == Why::Blocked);
+            queue.block_if(holder, reason == Reason::Blocked);
             return;
         }
-        if why == Why::Blocked {
-            is_blocked(holder);
+        if reason == Reason::Blocked {
+            log_blocked(holder);
         }
         let items = VecDeque::from([one]);
-        queues.insert(holder, Queue { why, items });
+        queues.insert(holder, Queue { reason, items });
         let serving = Self::serve(Arc::clone(quarantine), holder);
         let quarantine = Arc::clone(quarantine);
         tokio::spawn(async move {
@@ -223,14 +223,14 @@ impl<T: Transact> Quarantine<T> {
     }
 
     /// Why the holder is in quarantine. Removes its queue when it is empty.
-    fn reason(&self, holder: Uuid) -> Option<Why> {
+    fn reason(&self, holder: Uuid) -> Option<Reason> {
         let mut queues = self.queues.lock();
         let queue = queues.get(&holder)?;
         if queue.items.is_empty() {
             queues.remove(&holder);
             return None;
         }
-        Some(queue.why)
+        Some(queue.reason)
     }
 
     /// The next items of this holder.
@@ -255,11 +255,11 @@ impl<T: Transact> Quarantine<T> {
     }
 
     async fn serve(quarantine: Arc<Self>, holder: Uuid) {
-        while let Some(why) = quarantine.reason(holder) {
+        while let Some(reason) = quarantine.reason(holder) {
             let started = Instant::now();
-            let sessions = match why {
-                Why::Blocked => &quarantine.for_blocked,
-                Why::Refused => &quarantine.for_refused,
+            let sessions = match reason {
+                Reason::Blocked => &quarantine.for_blocked,
+                Reason::Refused => &quarantine.for_refused,
             };
             let permit = tokio::time::timeout(T::BLOCKED_TIMEOUT, sessions.permits.acquire()).await;
             let (group, late): (Vec<_>, Vec<_>) = quarantine
@@ -267,7 +267,7 @@ impl<T: Transact> Quarantine<T> {
                 .into_iter()
                 .partition(|one| permit.is_ok() && one.since.elapsed() < T::BLOCKED_TIMEOUT);
             for one in late {
-                one.answer(Err(Rejection::Unavailable(why.error())));
+                one.answer(Err(Rejection::Unavailable(reason.error())));
             }
             if group.is_empty() {
                 continue;
@@ -275,7 +275,7 @@ impl<T: Transact> Quarantine<T> {
             let idle = sessions.idle.lock().pop();
             let mut session =
                 idle.unwrap_or_else(|| Session::new(quarantine.database.clone(), sessions.lock_timeout));
-            let served = group::serve(
+            let unanswered = group::serve(
                 &mut session,
                 &*quarantine.transact,
                 group,
@@ -285,17 +285,20 @@ impl<T: Transact> Quarantine<T> {
             .await;
             sessions.idle.lock().push(session);
             drop(permit);
-            quarantine.start(Why::Refused, served.refused);
-            let is_blocked = !served.blocked.is_empty();
+            quarantine.start(Reason::Refused, unanswered.refused);
+            let is_blocked = !unanswered.blocked.is_empty();
             if is_blocked {
                 count_wait(started.elapsed());
-                quarantine.start(Why::Blocked, served.blocked.iter().map(|(blocked, _)| *blocked));
+                quarantine.start(
+                    Reason::Blocked,
+                    unanswered.blocked.iter().map(|(blocked, _)| *blocked),
+                );
             } else {
                 quarantine.unblock(holder);
             }
             if let Some(queue) = quarantine.queues.lock().get_mut(&holder) {
                 queue.block_if(holder, is_blocked);
-                for (_, one) in served.blocked.into_iter().rev() {
+                for (_, one) in unanswered.blocked.into_iter().rev() {
                     queue.items.push_front(one);
                 }
             }
@@ -306,7 +309,7 @@ impl<T: Transact> Quarantine<T> {
     }
 }
 
-fn is_blocked(holder: Uuid) {
+fn log_blocked(holder: Uuid) {
     metrics::counter!("weir_blocked_holders_total").increment(1);
     tracing::warn!(%holder, "another transaction holds a lock of this holder; others go on without it");
 }
@@ -322,12 +325,12 @@ fn count_wait(waited: Duration) {
     metrics::counter!("weir_blocked_seconds_total").increment(seconds);
 }
 
-impl Why {
+impl Reason {
     /// The error of an item that waited too long.
     fn error(self) -> DatabaseError {
         match self {
             Self::Blocked => DatabaseError::Locked,
-            Self::Refused => DatabaseError::Crowded,
+            Self::Refused => DatabaseError::TooManyInQuarantine,
         }
     }
 }

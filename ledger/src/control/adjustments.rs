@@ -8,8 +8,8 @@ use uuid::Uuid;
 use super::error::ControlError;
 use super::log::Change;
 use super::overrides::MAX_LIMIT;
-use super::person::{self, Person};
-use super::requests::{self, Keyed};
+use super::requests::{self, Idempotent};
+use super::user::{self, User};
 
 /// A recorded adjustment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,12 +29,12 @@ pub struct Adjustment {
 pub async fn adjust(
     client: &mut Client,
     actor: &str,
-    person: &Person,
+    user: &User,
     meter: &str,
     amount: i64,
     reason: &str,
     key: Option<&str>,
-) -> Result<Keyed<Adjustment>, ControlError> {
+) -> Result<Idempotent<Adjustment>, ControlError> {
     if reason.trim().is_empty() {
         return Err(ControlError::Invalid("an adjustment needs a reason".to_owned()));
     }
@@ -44,17 +44,20 @@ pub async fn adjust(
             most = MAX_LIMIT
         )));
     }
-    let transaction = person.change(client).await?;
+    let transaction = user.begin_change(client).await?;
     let request = json!({ "adjust": meter, "amount": amount, "reason": reason });
-    if let Some(made) = requests::earlier(&transaction, person.id, key, &request).await? {
-        return Ok(Keyed { made, repeated: true });
+    if let Some(created) = requests::earlier(&transaction, user.id, key, &request).await? {
+        return Ok(Idempotent {
+            created,
+            repeated: true,
+        });
     }
-    let meter = person::meter(&transaction, meter).await?;
+    let meter = user::find_meter(&transaction, meter).await?;
     transaction
-        .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&person.id])
+        .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&user.id])
         .await?;
     let row = transaction
-        .query_one(include_str!("sql/used.sql"), &[&person.id, &meter])
+        .query_one(include_str!("sql/used.sql"), &[&user.id, &meter])
         .await?;
     let (before, reserved): (i64, i64) = (row.get("used"), row.get("reserved"));
     let used = before
@@ -78,16 +81,16 @@ pub async fn adjust(
     let id: Uuid = transaction
         .query_one(
             include_str!("sql/adjust.sql"),
-            &[&person.id, &meter, &amount, &reason],
+            &[&user.id, &meter, &amount, &reason],
         )
         .await?
         .get("id");
-    let made = Adjustment { id, used };
-    requests::keep(&transaction, person.id, key, &request, &json!(made)).await?;
+    let created = Adjustment { id, used };
+    requests::keep(&transaction, user.id, key, &request, &json!(created)).await?;
     let change = Change {
         actor,
         action: "usage.adjust",
-        holder: Some(person.id),
+        holder: Some(user.id),
         meter: Some(meter),
         reason: Some(reason),
         before: Some(json!({ "used": before })),
@@ -95,8 +98,8 @@ pub async fn adjust(
     };
     change.write(&transaction).await?;
     transaction.commit().await?;
-    Ok(Keyed {
-        made,
+    Ok(Idempotent {
+        created,
         repeated: false,
     })
 }

@@ -5,7 +5,7 @@ use tokio_postgres::Client;
 
 use super::error::ControlError;
 use super::log::Change;
-use super::person::Person;
+use super::user::User;
 use crate::database::session::BOUND_LOCKS;
 
 /// How many jobs one transaction cancels.
@@ -21,11 +21,11 @@ const SLICE: i64 = 1_000;
 pub async fn cancel_waiting(
     client: &mut Client,
     actor: &str,
-    person: &Person,
+    user: &User,
     reason: Option<&str>,
 ) -> Result<u64, ControlError> {
-    if !person.is_known(client).await? {
-        return Err(ControlError::NeverSeen(person.subject.to_string()));
+    if !user.is_known(client).await? {
+        return Err(ControlError::UserNotFound(user.subject.to_string()));
     }
     let mut cancelled = 0;
     let mut last: Option<i64> = Some(0);
@@ -34,12 +34,12 @@ pub async fn cancel_waiting(
         transaction.batch_execute(BOUND_LOCKS).await?;
         // Locks the holder first and then the jobs, as a settlement does. The tables' triggers book the release.
         transaction
-            .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&person.id])
+            .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&user.id])
             .await?;
         let row = transaction
             .query_one(
                 include_str!("sql/cancel_waiting.sql"),
-                &[&person.id, &after, &SLICE],
+                &[&user.id, &after, &SLICE],
             )
             .await?;
         let some = row.get::<_, i64>("cancelled").unsigned_abs();
@@ -47,7 +47,7 @@ pub async fn cancel_waiting(
             let change = Change {
                 actor,
                 action: "jobs.cancel",
-                holder: Some(person.id),
+                holder: Some(user.id),
                 reason,
                 after: Some(json!({ "cancelled": some })),
                 ..Change::default()

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::cancel::cancel_waiting;
 use super::error::ControlError;
 use super::log::Change;
-use super::person::Person;
+use super::user::User;
 
 /// The number of rows that a deletion affected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -29,23 +29,23 @@ pub struct Deleted {
 ///
 /// When the user is unknown, when a job is running, or when the database cannot be used. Waiting jobs are cancelled by
 /// then.
-pub async fn delete(client: &mut Client, actor: &str, person: &Person) -> Result<Deleted, ControlError> {
-    let cancelled = cancel_waiting(client, actor, person, Some("the account is deleted")).await?;
-    let transaction = person.deletion(client).await?;
+pub async fn delete(client: &mut Client, actor: &str, user: &User) -> Result<Deleted, ControlError> {
+    let cancelled = cancel_waiting(client, actor, user, Some("the account is deleted")).await?;
+    let transaction = user.begin_deletion(client).await?;
     transaction
-        .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&person.id])
+        .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&user.id])
         .await?;
     let unfinished: i64 = transaction
         .query_one(
             "SELECT count(*) FROM quota_reservations WHERE user_id = $1",
-            &[&person.id],
+            &[&user.id],
         )
         .await?
         .get(0);
     if unfinished > 0 {
         return Err(ControlError::Conflict(format!(
             "{unfinished} job(s) of {} are being worked on; those that waited are cancelled. Delete again when these have ended",
-            person.subject
+            user.subject
         )));
     }
     let anonymous: Uuid = transaction
@@ -57,10 +57,10 @@ pub async fn delete(client: &mut Client, actor: &str, person: &Person) -> Result
         .batch_execute("SET LOCAL weir.counters = 'kept'")
         .await?;
     let row = transaction
-        .query_one(include_str!("sql/forget.sql"), &[&person.id, &anonymous])
+        .query_one(include_str!("sql/forget.sql"), &[&user.id, &anonymous])
         .await?;
     transaction
-        .execute("DELETE FROM users WHERE id = $1", &[&person.id])
+        .execute("DELETE FROM users WHERE id = $1", &[&user.id])
         .await?;
     let deleted = Deleted {
         cancelled,
@@ -70,7 +70,7 @@ pub async fn delete(client: &mut Client, actor: &str, person: &Person) -> Result
     let change = Change {
         actor,
         action: "user.delete",
-        holder: Some(person.id),
+        holder: Some(user.id),
         after: Some(json!(deleted)),
         ..Change::default()
     };

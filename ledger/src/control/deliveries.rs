@@ -72,7 +72,7 @@ pub struct TestDelivery {
 /// When there is no such webhook, it is disabled, or the database cannot be used.
 pub async fn test_webhook(client: &mut Client, actor: &str, id: Uuid) -> Result<TestDelivery, ControlError> {
     let transaction = client.transaction().await?;
-    need_enabled(&locked(&transaction, id).await?.disabled_because)?;
+    require_enabled(&locked(&transaction, id).await?.disabled_because)?;
     let unique: Uuid = transaction
         .query_one("SELECT gen_random_uuid()", &[])
         .await?
@@ -108,7 +108,7 @@ pub async fn test_webhook(client: &mut Client, actor: &str, id: Uuid) -> Result<
     Ok(TestDelivery { event, job_id })
 }
 
-fn need_enabled(disabled_because: &Option<String>) -> Result<(), ControlError> {
+fn require_enabled(disabled_because: &Option<String>) -> Result<(), ControlError> {
     match disabled_because {
         None => Ok(()),
         Some(because) => Err(ControlError::Conflict(format!(
@@ -169,7 +169,7 @@ pub async fn replay_webhook(
     what: &Replay,
 ) -> Result<u64, ControlError> {
     let transaction = client.transaction().await?;
-    need_enabled(&locked(&transaction, id).await?.disabled_because)?;
+    require_enabled(&locked(&transaction, id).await?.disabled_because)?;
     match what {
         Replay::Event(event) => {
             let replayed: i64 = transaction

@@ -13,19 +13,19 @@ pub enum ControlError {
     Database(#[from] DatabaseError),
     /// There is no such plan.
     #[error("there is no plan {0:?}; there are {1}")]
-    NoPlan(String, String),
+    UnknownPlan(String, String),
     /// There is no such meter.
     #[error("there is no meter {0:?}; there are {1}")]
-    NoMeter(String, String),
+    UnknownMeter(String, String),
     /// There is no subscription or job of this subject.
     #[error("user {0:?} not found")]
-    NeverSeen(String),
+    UserNotFound(String),
     /// The user was deleted, and has submitted nothing since.
     #[error("{0} was deleted; nothing was changed")]
-    Deleted(String),
+    UserDeleted(String),
     /// There is no such webhook.
     #[error("there is no webhook {0}; `weir webhook list` has them")]
-    NoWebhook(Uuid),
+    WebhookNotFound(Uuid),
     /// The change itself cannot be made.
     #[error("{0}")]
     Invalid(String),
@@ -44,7 +44,7 @@ impl From<tokio_postgres::Error> for ControlError {
 }
 
 /// Refuses an expiry in the past; `None` never expires.
-pub(super) fn need_future(expires_at: Option<Timestamp>) -> Result<(), ControlError> {
+pub(super) fn require_future(expires_at: Option<Timestamp>) -> Result<(), ControlError> {
     if expires_at.is_some_and(|at| at <= Timestamp::now()) {
         return Err(ControlError::Invalid(
             "expires_at must be in the future".to_owned(),

@@ -6,11 +6,11 @@ use serde_json::json;
 use tokio_postgres::{Client, GenericClient, Row};
 use uuid::Uuid;
 
-use super::error::{ControlError, need_future};
+use super::error::{ControlError, require_future};
 use super::log::Change;
 use super::overrides::MAX_LIMIT;
-use super::person::{self, Person};
-use super::requests::{self, Keyed};
+use super::requests::{self, Idempotent};
+use super::user::{self, User};
 use crate::meter::Meter;
 
 /// An amount beyond the plan.
@@ -32,7 +32,7 @@ pub struct Granted {
 
 /// A grant to create.
 #[derive(Clone, Debug)]
-pub struct WantedGrant<'a> {
+pub struct NewGrant<'a> {
     /// The meter.
     pub meter: &'a str,
     /// The amount.
@@ -62,10 +62,10 @@ fn from_row(row: &Row) -> Granted {
 /// When the database cannot be queried.
 pub async fn grants_of<C: GenericClient + Sync>(
     client: &C,
-    person: &Person,
+    user: &User,
 ) -> Result<Vec<Granted>, tokio_postgres::Error> {
     let rows = client
-        .query(include_str!("sql/grants_of.sql"), &[&person.id])
+        .query(include_str!("sql/grants_of.sql"), &[&user.id])
         .await?;
     Ok(rows.iter().map(from_row).collect())
 }
@@ -78,10 +78,10 @@ pub async fn grants_of<C: GenericClient + Sync>(
 pub async fn grant(
     client: &mut Client,
     actor: &str,
-    person: &Person,
-    wanted: &WantedGrant<'_>,
+    user: &User,
+    wanted: &NewGrant<'_>,
     key: Option<&str>,
-) -> Result<Keyed<Granted>, ControlError> {
+) -> Result<Idempotent<Granted>, ControlError> {
     if !(1..=MAX_LIMIT).contains(&wanted.amount) {
         return Err(ControlError::Invalid(format!(
             "amount must be from 1 to {MAX_LIMIT}"
@@ -90,24 +90,27 @@ pub async fn grant(
     if wanted.reason.trim().is_empty() {
         return Err(ControlError::Invalid("a grant needs a reason".to_owned()));
     }
-    let transaction = person.change(client).await?;
+    let transaction = user.begin_change(client).await?;
     let request = json!({
         "grant": wanted.meter,
         "amount": wanted.amount,
         "expires_at": wanted.expires_at,
         "reason": wanted.reason,
     });
-    if let Some(made) = requests::earlier(&transaction, person.id, key, &request).await? {
-        return Ok(Keyed { made, repeated: true });
+    if let Some(created) = requests::earlier(&transaction, user.id, key, &request).await? {
+        return Ok(Idempotent {
+            created,
+            repeated: true,
+        });
     }
     // After the look-up of an earlier answer, because the same request may be repeated after the grant's expiry.
-    need_future(wanted.expires_at)?;
-    let meter = person::meter(&transaction, wanted.meter).await?;
+    require_future(wanted.expires_at)?;
+    let meter = user::find_meter(&transaction, wanted.meter).await?;
     let row = transaction
         .query_opt(
             include_str!("sql/grant.sql"),
             &[
-                &person.id,
+                &user.id,
                 &meter,
                 &wanted.amount,
                 &wanted.expires_at,
@@ -121,21 +124,21 @@ pub async fn grant(
             i64::MAX
         )));
     };
-    let made = from_row(&row);
-    requests::keep(&transaction, person.id, key, &request, &json!(made)).await?;
+    let created = from_row(&row);
+    requests::keep(&transaction, user.id, key, &request, &json!(created)).await?;
     let change = Change {
         actor,
         action: "grant.give",
-        holder: Some(person.id),
+        holder: Some(user.id),
         meter: Some(meter),
         reason: Some(wanted.reason),
         before: None,
-        after: Some(json!(made)),
+        after: Some(json!(created)),
     };
     change.write(&transaction).await?;
     transaction.commit().await?;
-    Ok(Keyed {
-        made,
+    Ok(Idempotent {
+        created,
         repeated: false,
     })
 }

@@ -12,12 +12,12 @@ mod grants;
 mod keys;
 mod log;
 mod overrides;
-mod person;
 mod plan;
 mod requests;
 mod usage_archive;
 mod usage_by_period;
 mod usage_feed;
+mod user;
 mod webhooks;
 
 pub use adjustments::{Adjustment, adjust};
@@ -28,20 +28,20 @@ pub use deliveries::{
     replay_webhook, test_webhook,
 };
 pub use error::ControlError;
-pub use grants::{Granted, WantedGrant, grant, grants_of};
+pub use grants::{Granted, NewGrant, grant, grants_of};
 pub use keys::{KEY_PREFIX, KeyRefusal, Scope, ServiceKey, create_key, keys, revoke_key, verify_key};
 pub use log::{LogEntry, log_after};
 pub use overrides::{MAX_LIMIT, Override, override_of, remove_override, set_override};
-pub use person::Person;
 pub use plan::{
     Effective, NotApplied, PaidPeriod, PlanChange, PlanOutcome, PlanStatus, apply_scheduled, plan_status,
     set_plan,
 };
-pub use requests::Keyed;
+pub use requests::Idempotent;
 pub use usage_archive::{ArchiveError, archive_usage};
 pub use usage_by_period::{PeriodUsage, usage_by_period};
 pub use usage_feed::{UsageCursor, UsageEvent, usage_after, usage_now};
+pub use user::User;
 pub use webhooks::{
-    Deliveries, WEBHOOK_EVENTS, WEBHOOK_THRESHOLDS, WantedWebhook, Webhook, add_webhook, disable_webhook,
+    Deliveries, NewWebhook, WEBHOOK_EVENTS, WEBHOOK_THRESHOLDS, Webhook, add_webhook, disable_webhook,
     emit_renewals, enable_webhook, remove_webhook, rotate_webhook, webhooks,
 };

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use tokio_postgres::{Client, GenericClient, Row};
 use weir_policy::span::Span;
 
-use super::error::{ControlError, need_future};
+use super::error::{ControlError, require_future};
 use super::log::Change;
-use super::person::{self, Person};
+use super::user::{self, User};
 use crate::meter::Meter;
 
 /// The largest limit: the largest number that a `RateLimit` field can have (RFC 9651).
@@ -51,14 +51,14 @@ impl Override {
 /// When the database cannot be queried.
 pub async fn override_of<C: GenericClient + Sync>(
     client: &C,
-    person: &Person,
+    user: &User,
     meter: Meter,
 ) -> Result<Option<Override>, tokio_postgres::Error> {
     let row = client
         .query_opt(
             "SELECT * FROM limit_overrides WHERE user_id = $1 AND event_type = $2 \
              AND (expires_at IS NULL OR expires_at > clock_timestamp())",
-            &[&person.id, &meter],
+            &[&user.id, &meter],
         )
         .await?;
     Ok(row.as_ref().map(Override::from_row))
@@ -73,7 +73,7 @@ pub async fn override_of<C: GenericClient + Sync>(
 pub async fn set_override(
     client: &mut Client,
     actor: &str,
-    person: &Person,
+    user: &User,
     meter: &str,
     wanted: &Override,
 ) -> Result<(), ControlError> {
@@ -82,7 +82,7 @@ pub async fn set_override(
             "an override needs limits or slots; to end one, delete it".to_owned(),
         ));
     }
-    need_future(wanted.expires_at)?;
+    require_future(wanted.expires_at)?;
     if wanted
         .limits
         .values()
@@ -101,7 +101,7 @@ pub async fn set_override(
             "slots must be from 1 to 1000000".to_owned(),
         ));
     }
-    write(client, actor, person, meter, Some(wanted)).await
+    write(client, actor, user, meter, Some(wanted)).await
 }
 
 /// Ends a user's override, so that the plan applies again. Succeeds without one.
@@ -112,22 +112,22 @@ pub async fn set_override(
 pub async fn remove_override(
     client: &mut Client,
     actor: &str,
-    person: &Person,
+    user: &User,
     meter: &str,
 ) -> Result<(), ControlError> {
-    write(client, actor, person, meter, None).await
+    write(client, actor, user, meter, None).await
 }
 
 async fn write(
     client: &mut Client,
     actor: &str,
-    person: &Person,
+    user: &User,
     meter: &str,
     wanted: Option<&Override>,
 ) -> Result<(), ControlError> {
-    let transaction = person.change(client).await?;
-    let meter = person::meter(&transaction, meter).await?;
-    let before = override_of(&transaction, person, meter).await?;
+    let transaction = user.begin_change(client).await?;
+    let meter = user::find_meter(&transaction, meter).await?;
+    let before = override_of(&transaction, user, meter).await?;
     if before.as_ref() == wanted {
         return Ok(());
     }
@@ -156,13 +156,13 @@ async fn write(
     };
     // Under the lock that reservations take, so that each of them sees either the old limits or the new ones.
     transaction
-        .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&person.id])
+        .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&user.id])
         .await?;
     transaction
         .execute(
             include_str!("sql/set_override.sql"),
             &[
-                &person.id,
+                &user.id,
                 &meter,
                 &column(Span::Month),
                 &column(Span::Day),
@@ -180,7 +180,7 @@ async fn write(
         } else {
             "override.remove"
         },
-        holder: Some(person.id),
+        holder: Some(user.id),
         meter: Some(meter),
         before: before.map(|before| json!(before)),
         after: wanted

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::error::ControlError;
 use super::log::Change;
-use super::person::Person;
+use super::user::User;
 use crate::database::PreparedClient;
 
 /// How far ahead of this process's clock the time of a payment provider's event may be. A later time is a mistake, such
@@ -139,34 +139,29 @@ pub async fn plan_status<C: GenericClient + Sync>(
 pub async fn set_plan(
     client: &mut Client,
     actor: &str,
-    person: &Person,
+    user: &User,
     change: &PlanChange<'_>,
 ) -> Result<PlanOutcome, ControlError> {
     check(change)?;
-    let transaction = person.change(client).await?;
-    if let Some(outcome) = earlier_outcome(&transaction, person.id, change).await? {
+    let transaction = user.begin_change(client).await?;
+    if let Some(outcome) = earlier_outcome(&transaction, user.id, change).await? {
         return Ok(outcome);
     }
     let plan_id = plan_id(&transaction, change.plan).await?;
     let anchor = match change.period {
-        Some(period) => new_anchor(&transaction, person.id, period).await?,
+        Some(period) => new_anchor(&transaction, user.id, period).await?,
         None => None,
     };
     let row = transaction
         .query_one(
             include_str!("sql/plan_order.sql"),
-            &[
-                &person.id,
-                &change.plan,
-                &change.occurred_at,
-                &change.subscription,
-            ],
+            &[&user.id, &change.plan, &change.occurred_at, &change.subscription],
         )
         .await?;
     let not_applied = NotApplied::parse(row.get("reason"));
     let (effective, before) = (
         change.effective.as_str(),
-        plan_status(&transaction, person.id).await?,
+        plan_status(&transaction, user.id).await?,
     );
     transaction
         .execute(
@@ -174,7 +169,7 @@ pub async fn set_plan(
              VALUES ($1, $2, $3, $4, $5, $6::text IS NULL, $6, $7)",
             &[
                 &change.event_id,
-                &person.id,
+                &user.id,
                 &change.plan,
                 &change.occurred_at,
                 &effective,
@@ -184,14 +179,14 @@ pub async fn set_plan(
         )
         .await?;
     if not_applied.is_none() {
-        apply(&transaction, person.id, plan_id, change.effective, anchor).await?;
+        apply(&transaction, user.id, plan_id, change.effective, anchor).await?;
         let log = Change {
             actor,
             action: "plan.set",
-            holder: Some(person.id),
+            holder: Some(user.id),
             before: Some(json!(before)),
             after: Some(json!({
-                "status": plan_status(&transaction, person.id).await?,
+                "status": plan_status(&transaction, user.id).await?,
                 "event_id": change.event_id,
                 "occurred_at": change.occurred_at,
                 "subscription": change.subscription,
@@ -326,7 +321,7 @@ async fn plan_id(transaction: &Transaction<'_>, name: &str) -> Result<Uuid, Cont
         Some(row) => Ok(row.get("id")),
         None => {
             let names: Vec<&str> = rows.iter().map(|row| row.get("tier")).collect();
-            Err(ControlError::NoPlan(name.to_owned(), names.join(", ")))
+            Err(ControlError::UnknownPlan(name.to_owned(), names.join(", ")))
         }
     }
 }

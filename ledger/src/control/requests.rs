@@ -9,9 +9,9 @@ use super::error::ControlError;
 
 /// An answer, and whether it repeats that of an earlier request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keyed<T> {
+pub struct Idempotent<T> {
     /// The created object.
-    pub made: T,
+    pub created: T,
     /// Whether an earlier request with the same key created it.
     pub repeated: bool,
 }

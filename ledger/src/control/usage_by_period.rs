@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use weir_policy::span::Span;
 
 use super::error::ControlError;
-use super::person::Person;
+use super::user::User;
 use crate::meter::Meter;
 
 /// A user's usage of a meter in a period.
@@ -34,18 +34,18 @@ pub struct PeriodUsage {
 /// When the user is unknown, or the database cannot be queried.
 pub async fn usage_by_period(
     client: &Client,
-    person: &Person,
+    user: &User,
     span: Span,
     meter: Option<&str>,
     limit: i64,
 ) -> Result<Vec<PeriodUsage>, ControlError> {
-    if !person.is_known(client).await? {
-        return Err(ControlError::NeverSeen(person.subject.to_string()));
+    if !user.is_known(client).await? {
+        return Err(ControlError::UserNotFound(user.subject.to_string()));
     }
     let rows = client
         .query(
             include_str!("sql/usage_by_period.sql"),
-            &[&person.id, &span.as_str(), &meter, &limit],
+            &[&user.id, &span.as_str(), &meter, &limit],
         )
         .await?;
     let usage = rows.iter().map(|row| PeriodUsage {

@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_is_read_as_it_was_written() {
+    fn cursors_survive_formatting_and_parsing() {
         let cursor = UsageCursor {
             transaction: u64::MAX,
             id: Uuid::from_u128(7),

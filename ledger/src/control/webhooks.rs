@@ -37,7 +37,7 @@ pub(super) const MAX_AT_ONCE: i64 = 5000;
 
 /// A webhook to create. Its URL was checked.
 #[derive(Clone, Copy, Debug)]
-pub struct WantedWebhook<'a> {
+pub struct NewWebhook<'a> {
     /// The URL.
     pub url: &'a str,
     /// The types of events. Empty for all types.
@@ -129,7 +129,10 @@ pub(super) async fn locked(transaction: &Transaction<'_>, id: Uuid) -> Result<We
     let found = transaction
         .query_opt(include_str!("sql/lock_webhook.sql"), &[&id])
         .await?;
-    found.as_ref().map(from_row).ok_or(ControlError::NoWebhook(id))
+    found
+        .as_ref()
+        .map(from_row)
+        .ok_or(ControlError::WebhookNotFound(id))
 }
 
 /// Creates a webhook. It receives events that are committed from now on.
@@ -140,7 +143,7 @@ pub(super) async fn locked(transaction: &Transaction<'_>, id: Uuid) -> Result<We
 pub async fn add_webhook(
     client: &mut Client,
     actor: &str,
-    wanted: &WantedWebhook<'_>,
+    wanted: &NewWebhook<'_>,
 ) -> Result<Webhook, ControlError> {
     let events = events(wanted.events)?;
     let thresholds = thresholds(wanted.thresholds)?;
@@ -298,7 +301,7 @@ pub async fn disable_webhook(client: &mut Client, id: Uuid, because: &str) -> Re
     let before = match locked(&transaction, id).await {
         Ok(before) if before.disabled_at.is_none() => before,
         // Another delivery got the same response meanwhile.
-        Ok(_) | Err(ControlError::NoWebhook(_)) => return Ok(()),
+        Ok(_) | Err(ControlError::WebhookNotFound(_)) => return Ok(()),
         Err(error) => return Err(error),
     };
     transaction

@@ -170,14 +170,14 @@ impl Database {
     /// Opens a connection with the defaults of the server, the database and the role.
     async fn connect_bare(&self) -> Result<Client, DatabaseError> {
         let (client, connection) =
-            tokio::time::timeout(self.patience(), self.config.connect(self.tls.clone()))
+            tokio::time::timeout(self.connect_timeout(), self.config.connect(self.tls.clone()))
                 .await
-                .map_err(|_| DatabaseError::Silent {
-                    to: self.place(),
-                    within: self.patience(),
+                .map_err(|_| DatabaseError::ConnectTimeout {
+                    to: self.address(),
+                    within: self.connect_timeout(),
                 })?
                 .map_err(|error| DatabaseError::Connect {
-                    to: self.place(),
+                    to: self.address(),
                     error: Arc::new(error),
                 })?;
         tokio::spawn(async move {
@@ -189,13 +189,13 @@ impl Database {
     }
 
     /// The maximum time to open a connection, to any of the servers.
-    fn patience(&self) -> Duration {
+    fn connect_timeout(&self) -> Duration {
         let servers = u32::try_from(self.target.servers.len()).unwrap_or(u32::MAX);
         self.target.connect_timeout.saturating_mul(servers)
     }
 
     /// The connection's target as text, without the password.
-    fn place(&self) -> Arc<str> {
+    fn address(&self) -> Arc<str> {
         let hosts = self
             .target
             .servers
@@ -314,7 +314,13 @@ impl Database {
         let (config, tls) = (self.config.clone(), self.tls.clone());
         let pin = std::iter::once(settings::pin());
         let setup = pin.chain(setup).chain(self.schemas.enter());
-        ConnectionPool::new(config, tls, setup, size, CONNECT_TIMEOUT.max(self.patience()))
+        ConnectionPool::new(
+            config,
+            tls,
+            setup,
+            size,
+            CONNECT_TIMEOUT.max(self.connect_timeout()),
+        )
     }
 
     /// River's pool.
@@ -385,7 +391,7 @@ impl Database {
         let timeline = Arc::new(OnceLock::new());
         let pool = sqlx::postgres::PgPoolOptions::new()
             .max_connections(size)
-            .acquire_timeout(CONNECT_TIMEOUT.max(self.patience()))
+            .acquire_timeout(CONNECT_TIMEOUT.max(self.connect_timeout()))
             .after_connect(move |connection, _| {
                 let (pin, enter, enter_weirs) = (Arc::clone(&pin), Arc::clone(&enter), enter_weirs.clone());
                 let timeline = Arc::clone(&timeline);

@@ -13,7 +13,7 @@ pub enum DatabaseError {
     #[error("the database failed: {}", message_of(.0))]
     Postgres(Arc<tokio_postgres::Error>),
     /// There is no connection. Names the target and the reason.
-    #[error("the database {to} cannot be used: {}", why(.error))]
+    #[error("the database {to} cannot be used: {}", reason(.error))]
     Connect {
         /// Database, host, port and user.
         to: Arc<str>,
@@ -26,7 +26,7 @@ pub enum DatabaseError {
          DATABASE_URL",
         .within.as_secs()
     )]
-    Silent {
+    ConnectTimeout {
         /// Database, host, port and user.
         to: Arc<str>,
         /// The time waited.
@@ -34,7 +34,7 @@ pub enum DatabaseError {
     },
     /// The pool has no free connection.
     #[error("the pool has no database connection: {}", match &**.0 {
-        deadpool_postgres::PoolError::Backend(error) => why(error),
+        deadpool_postgres::PoolError::Backend(error) => reason(error),
         other => other.to_string(),
     })]
     Pool(Arc<deadpool_postgres::PoolError>),
@@ -58,7 +58,7 @@ pub enum DatabaseError {
     Locked,
     /// The database refused another request of this holder, which is in quarantine and has too many waiting.
     #[error("too many requests of this holder wait, after one that the database refused")]
-    Crowded,
+    TooManyInQuarantine,
     /// The connection was lost when COMMIT may have taken effect.
     #[error("the connection was lost during COMMIT, so the outcome is unknown: {0}")]
     OutcomeUnknown(Arc<str>),
@@ -110,7 +110,7 @@ pub(crate) fn message_of(error: &tokio_postgres::Error) -> String {
 }
 
 /// Why there is no connection, and how to fix it.
-fn why(error: &tokio_postgres::Error) -> String {
+fn reason(error: &tokio_postgres::Error) -> String {
     if let Some(db) = error.as_db_error() {
         let mend = match *db.code() {
             SqlState::INVALID_PASSWORD => "; correct the password in DATABASE_URL",
@@ -189,7 +189,11 @@ impl DatabaseError {
             Self::Postgres(error) | Self::Connect { error, .. } => error.code().is_some_and(|code| {
                 *code == SqlState::QUERY_CANCELED || matches!(&code.code()[..2], "53" | "58")
             }),
-            Self::Contended | Self::Locked | Self::Crowded | Self::Timeout(_) | Self::Silent { .. } => true,
+            Self::Contended
+            | Self::Locked
+            | Self::TooManyInQuarantine
+            | Self::Timeout(_)
+            | Self::ConnectTimeout { .. } => true,
             _ => false,
         }
     }

@@ -714,7 +714,7 @@ mod tests {
     }
 
     #[test]
-    fn every_documented_parameter_is_understood_or_refused_by_name() {
+    fn every_documented_parameter_is_supported_or_refused_by_name() {
         for (keyword, _, instead) in REFUSED {
             let wanted = format!("{keyword} is not supported; {instead}");
             assert!(
@@ -756,7 +756,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_names_every_parameter_and_its_urls_are_understood() {
+    fn the_page_lists_every_parameter_and_its_urls_are_valid() {
         let page = include_str!("../../../docs/how-to/connect.md");
         let keywords = UNDERSTOOD.iter().map(|(keyword, _)| keyword);
         for keyword in keywords.chain(REFUSED.iter().map(|(keyword, ..)| keyword)) {
@@ -782,7 +782,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_adds_what_the_text_does_not_have() {
+    fn environment_variables_fill_in_missing_parameters() {
         let variables = [
             ("PGHOST", "elsewhere"),
             ("PGPORT", "6432"),
@@ -826,7 +826,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_line_that_matches_has_the_password() {
+    fn the_password_comes_from_the_first_matching_line() {
         let file = "# comment\ndb:5432:shop:anne:first\n*:*:*:anne:a\\:b:c\n/tmp:*:*:bert:socket\nlocalhost:*:*:bert:local\n";
         for (text, password) in [
             ("host=db user=anne dbname=shop", Some("first")),

@@ -35,7 +35,7 @@ pub async fn hold(client: &PreparedClient, process: &str, does: bool) -> Result<
 
 /// Runs some work, and renews the lease every `interval` meanwhile. The work may use the session, too. If the lease is
 /// lost, drops the work and returns `None`.
-pub async fn holding<T>(
+pub async fn run_while_holding<T>(
     client: &PreparedClient,
     process: &str,
     interval: Duration,
@@ -86,7 +86,7 @@ pub async fn note_timeline(client: &PreparedClient) -> Result<Option<i32>, Error
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn give_back(client: &PreparedClient) -> Result<(), Error> {
-    client.execute(include_str!("give_back.sql"), &[]).await?;
+pub async fn release(client: &PreparedClient) -> Result<(), Error> {
+    client.execute(include_str!("release.sql"), &[]).await?;
     Ok(())
 }

@@ -18,7 +18,7 @@ pub enum MigrateError {
     River(#[from] riverqueue::migrate::Error),
     /// Another transaction uses a table that must change.
     #[error("{} blocks the migration; end it, or run this again after it has ended", by.as_deref().unwrap_or("another transaction"))]
-    HeldUp {
+    Blocked {
         /// That transaction's session.
         by: Option<String>,
     },
@@ -40,7 +40,7 @@ impl From<tokio_postgres::Error> for MigrateError {
 
 impl MigrateError {
     /// Whether it failed because it got no lock in time, or because of a deadlock.
-    pub(super) fn is_held_up(&self) -> bool {
+    pub(super) fn is_lock_failure(&self) -> bool {
         let code = match self {
             Self::File { error, .. } => error.code(),
             Self::Database(DatabaseError::Postgres(error)) => error.code(),

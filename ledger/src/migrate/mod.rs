@@ -2,8 +2,8 @@
 //! changes anything, and leaves objects of other programs as they are.
 
 mod error;
+mod inspection;
 mod known;
-mod look;
 mod schema;
 mod script;
 mod server;
@@ -15,7 +15,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use crate::database::{Database, DatabaseError};
-use look::{Found, look};
+use inspection::{Inspection, inspect};
 use schema::{Applied, RECORD};
 use script::Step;
 
@@ -72,7 +72,7 @@ pub async fn migrate_with(database: &Database, river: River) -> Result<Migrated,
 pub async fn script(database: &Database, river: River) -> Result<String, MigrateError> {
     let client = database.connect_as_it_is().await?;
     let schema = Schema::present();
-    let found = look(&client, database.schemas(), &schema).await?;
+    let found = inspect(&client, database.schemas(), &schema).await?;
     let applies_river = found.plan(river).map_err(MigrateError::Refused)?;
     let database = database.clone().in_schemas(found.schemas());
     script::of(&database, &client, &found, applies_river, &schema).await
@@ -90,15 +90,15 @@ pub async fn migrate_to(
 ) -> Result<Migrated, MigrateError> {
     // Inspects the database over a separate session, where locks end with each statement, because River's migrations
     // change the tables that it reads.
-    let looker = database.connect_as_it_is().await?;
+    let inspector = database.connect_as_it_is().await?;
     let mut client = database.connect_as_it_is().await?;
-    let mut found = look(&looker, database.schemas(), schema).await?;
+    let mut found = inspect(&inspector, database.schemas(), schema).await?;
     if let Err(faults) = found.plan(river)
         && !found.has_record
     {
         // Another process may have started since. It creates the record first, and changes River's tables under the
         // lock.
-        found = look(&looker, database.schemas(), schema).await?;
+        found = inspect(&inspector, database.schemas(), schema).await?;
         if !found.has_record {
             return Err(MigrateError::Refused(faults));
         }
@@ -109,7 +109,7 @@ pub async fn migrate_to(
     loop {
         tries += 1;
         match apply(
-            (&mut client, &looker),
+            (&mut client, &inspector),
             database,
             &found,
             schema,
@@ -119,11 +119,13 @@ pub async fn migrate_to(
         .await
         {
             Ok(()) => return Ok(migrated),
-            Err(error) if error.is_held_up() => {
-                let row = client.query_opt(include_str!("sql/holds_up.sql"), &[]).await;
+            Err(error) if error.is_lock_failure() => {
+                let row = client
+                    .query_opt(include_str!("sql/blocking_session.sql"), &[])
+                    .await;
                 let by = row.ok().flatten().map(|row| row.get("session"));
                 if tries == MAX_TRIES {
-                    return Err(MigrateError::HeldUp { by });
+                    return Err(MigrateError::Blocked { by });
                 }
                 if tries == 1 {
                     tracing::warn!(
@@ -141,7 +143,7 @@ pub async fn migrate_to(
 }
 
 /// Creates the missing schemas and the record. Another process may do so at the same time.
-async fn prepare(client: &Client, found: &Found, schema: &Schema) -> Result<(), MigrateError> {
+async fn prepare(client: &Client, found: &Inspection, schema: &Schema) -> Result<(), MigrateError> {
     let mut missing = Vec::new();
     // Without `IF NOT EXISTS`, which needs the right to create a schema even if it exists.
     if !found.has_river {
@@ -178,9 +180,9 @@ async fn prepare(client: &Client, found: &Found, schema: &Schema) -> Result<(), 
 
 /// Applies missing files in one transaction.
 async fn apply(
-    (client, looker): (&mut Client, &Client),
+    (client, inspector): (&mut Client, &Client),
     database: &Database,
-    found: &Found,
+    found: &Inspection,
     schema: &Schema,
     river: River,
     migrated: &mut Migrated,
@@ -196,7 +198,7 @@ async fn apply(
         ))
         .await?;
     // Inspect again, now that no other process can change the database.
-    let found = &look(looker, &found.schemas(), schema).await?;
+    let found = &inspect(inspector, &found.schemas(), schema).await?;
     if found.plan(river).map_err(MigrateError::Refused)? {
         let pool = database.clone().in_schemas(found.schemas()).river_pool(1)?;
         let applied = PostgresMigrator::new(pool.clone()).migrate_up().await;
@@ -242,7 +244,7 @@ async fn apply(
 /// and those that could not be revoked.
 async fn settle_rights(
     transaction: &tokio_postgres::Transaction<'_>,
-    found: &Found,
+    found: &Inspection,
     schema: &Schema,
 ) -> Result<(Vec<String>, Vec<String>), MigrateError> {
     let query = script::rights(found, schema);
@@ -276,7 +278,7 @@ pub async fn missing_rights(client: &Client) -> Result<Vec<String>, DatabaseErro
     let Some(row) = client.query_opt(schema, &[]).await? else {
         return Ok(Vec::new());
     };
-    look::missing_rights(client, row.get("river")).await
+    inspection::missing_rights(client, row.get("river")).await
 }
 
 /// Whether this binary can use the database as it is: its files are applied, and River's tables have a supported
@@ -290,7 +292,7 @@ pub async fn is_current(client: &Client) -> Result<bool, DatabaseError> {
     if !(row.get::<_, bool>("has_jobs") && row.get::<_, bool>("has_record")) {
         return Ok(false);
     }
-    let applied: Option<Applied> = look::applied(client, "weir_schema").await?;
+    let applied: Option<Applied> = inspection::applied(client, "weir_schema").await?;
     // River's version was checked when Weir's tables were created, if another tool keeps the ledger.
     let river: Option<i64> = if row.get("has_river_ledger") {
         let newest = "SELECT max(version) FROM river_migration m WHERE coalesce(to_jsonb(m) ->> 'line', 'main') = 'main'";

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_comes_after_the_tables_that_it_refers_to() {
+    fn tables_come_after_the_tables_that_they_reference() {
         let schema = Schema::present();
         let paths: Vec<_> = schema.in_order().iter().map(|file| file.path.clone()).collect();
         assert_eq!(paths.len(), schema.files.len());
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_release_serves_an_older_process_and_not_the_other_way() {
+    fn older_processes_accept_a_newer_schema_but_not_the_reverse() {
         let schema = Schema::present();
         let mut applied = schema.applied();
         assert!(schema.is_served_by(&applied));

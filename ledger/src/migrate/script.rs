@@ -7,8 +7,8 @@ use riverqueue::migrate::{Direction, MigrateOpts, PostgresMigrator};
 use tokio_postgres::Client;
 
 use super::error::MigrateError;
+use super::inspection::Inspection;
 use super::known::{literal, quoted};
-use super::look::Found;
 use super::schema::{Kind, RECORD, Schema};
 use crate::database::Database;
 
@@ -26,7 +26,7 @@ pub(super) struct Step {
 
 /// The `search_path` in which a migration's transaction creates objects. Functions inherit it, with temporary objects
 /// last, so that a session's temporary table is never mistaken for one of Weir's.
-pub(super) fn path(found: &Found) -> String {
+pub(super) fn path(found: &Inspection) -> String {
     let (weir, river) = (quoted(&found.weir), quoted(&found.river));
     if weir == river {
         format!("SET LOCAL search_path = {weir}, pg_temp")
@@ -36,7 +36,7 @@ pub(super) fn path(found: &Found) -> String {
 }
 
 /// The missing steps of a database in this state.
-pub(super) fn steps(found: &Found, schema: &Schema) -> Vec<Step> {
+pub(super) fn steps(found: &Inspection, schema: &Schema) -> Vec<Step> {
     let files = match &found.applied {
         Some(applied) => schema.missing_from(applied),
         None => {
@@ -72,7 +72,7 @@ pub(super) fn steps(found: &Found, schema: &Schema) -> Vec<Step> {
 }
 
 /// The query for the required changes of rights.
-pub(super) fn rights(found: &Found, schema: &Schema) -> String {
+pub(super) fn rights(found: &Inspection, schema: &Schema) -> String {
     let names = |kind| {
         let names: Vec<_> = schema.names(kind).into_iter().collect();
         literal(&format!("{{{}}}", names.join(",")))
@@ -106,7 +106,7 @@ pub(super) fn settings() -> String {
 pub(super) async fn of(
     database: &Database,
     client: &Client,
-    found: &Found,
+    found: &Inspection,
     applies_river: bool,
     schema: &Schema,
 ) -> Result<String, MigrateError> {

@@ -168,7 +168,7 @@ mod tests {
     };
 
     #[test]
-    fn an_old_server_is_refused() {
+    fn servers_that_are_too_old_are_refused() {
         let old = Server {
             version: 140_011,
             release: "14.11".to_owned(),

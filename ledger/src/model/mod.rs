@@ -12,17 +12,17 @@
 //! - Several holders. No transaction needs two.
 //! - River's own step that makes due retries available. Weir parks them before that.
 
-mod broken;
+mod broken_rule;
 mod rows;
 mod steps;
 mod world;
 
 use stateright::{Checker, Model, Property};
 
-use broken::Broken;
+use broken_rule::BrokenRule;
 use rows::{Answer, Rows, State};
 use steps::Step;
-use world::{Budget, Maintenance, Request, Stage, Worker, World, Wrong};
+use world::{Budget, Maintenance, Request, Stage, Violation, Worker, World};
 
 /// The parameters of a check: the numbers of clients and workers, how often each fault may occur, and the broken rule.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ struct Weir {
     clients: usize,
     workers: usize,
     budget: Budget,
-    broken: Option<Broken>,
+    broken: Option<BrokenRule>,
 }
 
 impl Model for Weir {
@@ -53,7 +53,7 @@ impl Model for Weir {
             workers: vec![worker; self.workers],
             maintenance: Maintenance::None,
             budget: self.budget,
-            wrong: None,
+            violation: None,
         }]
     }
 
@@ -69,56 +69,57 @@ impl Model for Weir {
         let (always, sometimes) = (Property::<Self>::always, Property::<Self>::sometimes);
         vec![
             always("I1: nothing is admitted over a limit", |_, world| {
-                world.wrong != Some(Wrong::OverLimit)
+                world.violation != Some(Violation::OverLimit)
             }),
-            always("I2: no slot is given over a plan's", |_, world| {
-                world.wrong != Some(Wrong::OverSlots)
+            always("I2: no slot is assigned over the plan's limit", |_, world| {
+                world.violation != Some(Violation::OverSlotLimit)
             }),
-            always("I2: what runs holds a slot", |_, world| {
+            always("I2: running jobs hold a slot", |_, world| {
                 let jobs = world.rows.jobs.iter().filter(|job| job.state == State::Running);
                 jobs.into_iter()
-                    .all(|job| job.held.is_some_and(|held| held.admitted))
+                    .all(|job| job.reservation.is_some_and(|reservation| reservation.admitted))
             }),
-            always("I3: charged once, and only what is completed", |_, world| {
-                let mut jobs = world.rows.jobs.iter();
-                jobs.all(|job| job.events == 0 || job.events == 1 && job.state == State::Completed)
-            }),
-            always("I4: what was accepted is there", |_, world| {
+            always(
+                "I3: completed jobs are charged once, and others never",
+                |_, world| {
+                    let mut jobs = world.rows.jobs.iter();
+                    jobs.all(|job| job.events == 0 || job.events == 1 && job.state == State::Completed)
+                },
+            ),
+            always("I4: accepted jobs exist", |_, world| {
                 let jobs = world.rows.jobs.len();
                 world.answers().all(|answer| match answer {
                     Answer::Accepted(id) => id < jobs,
                     Answer::Refused => true,
                 })
             }),
-            always("a key makes one job", |model, world| {
+            always("one key creates one job", |model, world| {
                 (0..model.clients).all(|key| world.rows.jobs.iter().filter(|job| job.key == key).count() <= 1)
             }),
             always("I6: counters equal their rows", |_, world| {
                 let rows = &world.rows;
-                let held = || rows.jobs.iter().filter_map(|job| job.held);
-                let count =
-                    |is: fn(&rows::Held) -> bool| i32::try_from(held().filter(is).count()).unwrap_or(-1);
-                rows.slots_in_use == count(|held| held.admitted)
-                    && rows.parked == count(|held| held.parked)
-                    && rows.reserved == held().map(|held| held.amount).sum::<i64>()
+                let reservation = || rows.jobs.iter().filter_map(|job| job.reservation);
+                let count = |is: fn(&rows::Reservation) -> bool| {
+                    i32::try_from(reservation().filter(is).count()).unwrap_or(-1)
+                };
+                rows.slots_in_use == count(|reservation| reservation.admitted)
+                    && rows.parked == count(|reservation| reservation.parked)
+                    && rows.reserved == reservation().map(|reservation| reservation.amount).sum::<i64>()
                     && rows.used == rows.jobs.iter().map(|job| job.charged).sum::<i64>()
             }),
-            always("no work is discarded without a reason", |_, world| {
-                world.wrong != Some(Wrong::Stolen)
+            always("no finished work is dropped", |_, world| {
+                world.violation != Some(Violation::FencedOutWithoutReason)
             }),
-            always(
-                "I5: where nothing more happens, everything is at its end",
-                |model, world| {
-                    let mut steps = Vec::new();
-                    world.steps(model.broken, &mut steps);
-                    let is_quiet = steps.iter().all(Step::is_optional);
-                    let somebody_works = world.workers.iter().any(|worker| worker.stage != Stage::Dead);
-                    let is_done = |job: &rows::Job| job.state.is_final() && job.held.is_none();
-                    !is_quiet || !somebody_works || world.rows.jobs.iter().all(is_done)
-                },
-            ),
+            always("I5: every job ends", |model, world| {
+                let mut steps = Vec::new();
+                world.steps(model.broken, &mut steps);
+                let is_quiet = steps.iter().all(Step::is_optional);
+                let has_live_worker = world.workers.iter().any(|worker| worker.stage != Stage::Dead);
+                let is_done = |job: &rows::Job| job.state.is_final() && job.reservation.is_none();
+                !is_quiet || !has_live_worker || world.rows.jobs.iter().all(is_done)
+            }),
             // Without these, the properties above could hold in a model in which nothing happens.
-            sometimes("some order: all of several jobs are done", |_, world| {
+            sometimes("some order: several jobs are all completed", |_, world| {
                 world.rows.jobs.len() > 1 && world.rows.jobs.iter().all(|job| job.state == State::Completed)
             }),
             sometimes("some order: a submission is refused", |_, world| {
@@ -145,7 +146,7 @@ mod tests {
     /// Each fault and each request once.
     const ONE: Budget = Budget {
         timeouts: 1,
-        cuts: 1,
+        disconnects: 1,
         crashes: 1,
         freezes: 1,
         failures: 1,
@@ -157,7 +158,7 @@ mod tests {
 
     const NONE: Budget = Budget {
         timeouts: 0,
-        cuts: 0,
+        disconnects: 0,
         crashes: 0,
         freezes: 0,
         failures: 0,
@@ -199,8 +200,11 @@ mod tests {
             panic!("{name}: {property}\n{steps:#?}\n{:#?}", path.last_state());
         }
         if depth.is_none() && model.clients > 1 {
-            let wanted = "some order: all of several jobs are done";
-            assert!(checker.discovery(wanted).is_some(), "{name}: nothing happens");
+            let wanted = "some order: several jobs are all completed";
+            assert!(
+                checker.discovery(wanted).is_some(),
+                "{name}: no run completes several jobs"
+            );
         }
         eprintln!(
             "model: {name}: {} states, depth {}, {:.1} s",
@@ -210,9 +214,9 @@ mod tests {
         );
     }
 
-    /// `MODEL_DEPTH=24 cargo test --release -p weir-ledger --lib no_order_of_events -- --nocapture` goes deeper.
+    /// `MODEL_DEPTH=24 cargo test --release -p weir-ledger --lib invariants_hold -- --nocapture` goes deeper.
     #[test]
-    fn no_order_of_events_breaks_an_invariant() {
+    fn invariants_hold_in_every_order_of_events() {
         holds(
             "submissions",
             with(
@@ -220,7 +224,7 @@ mod tests {
                 1,
                 Budget {
                     timeouts: 1,
-                    cuts: 1,
+                    disconnects: 1,
                     extensions: 1,
                     plans: 1,
                     ..NONE
@@ -252,7 +256,7 @@ mod tests {
                     cancels: 1,
                     plans: 1,
                     foreign: 1,
-                    cuts: 1,
+                    disconnects: 1,
                     failures: 1,
                     ..NONE
                 },
@@ -266,16 +270,20 @@ mod tests {
     }
 
     /// The smallest world in which the rule matters.
-    fn without(broken: Broken) -> Weir {
+    fn without(broken: BrokenRule) -> Weir {
         let world = match broken {
-            Broken::LockAfterRead => with(2, 1, NONE),
-            Broken::KeyBeforeLock => with(1, 1, Budget { timeouts: 1, ..NONE }),
-            Broken::AnswerBeforeCommit | Broken::ReleaseTwice | Broken::ReleaseInTwo => with(1, 1, NONE),
-            Broken::SettleAnyAttempt | Broken::ReturnWhenFenced => with(1, 2, Budget { freezes: 1, ..NONE }),
-            Broken::PromoteWithoutRecount => with(4, 1, Budget { plans: 1, ..NONE }),
-            Broken::PromoteByOldPlan => with(2, 1, Budget { plans: 2, ..NONE }),
-            Broken::RetryWithoutSlot => with(1, 1, Budget { failures: 1, ..NONE }),
-            Broken::ExtendWithoutRoom => with(
+            BrokenRule::LockAfterRead => with(2, 1, NONE),
+            BrokenRule::ReadKeyBeforeLock => with(1, 1, Budget { timeouts: 1, ..NONE }),
+            BrokenRule::AnswerBeforeCommit
+            | BrokenRule::ReleaseTwice
+            | BrokenRule::ReleaseInTwoTransactions => with(1, 1, NONE),
+            BrokenRule::SettleAnyAttempt | BrokenRule::RiverWritesWhenFenced => {
+                with(1, 2, Budget { freezes: 1, ..NONE })
+            }
+            BrokenRule::PromoteWithoutRecount => with(4, 1, Budget { plans: 1, ..NONE }),
+            BrokenRule::PromoteByPreviousPlan => with(2, 1, Budget { plans: 2, ..NONE }),
+            BrokenRule::RetryWithoutSlot => with(1, 1, Budget { failures: 1, ..NONE }),
+            BrokenRule::ExtendWithoutRoom => with(
                 2,
                 1,
                 Budget {
@@ -283,9 +291,9 @@ mod tests {
                     ..NONE
                 },
             ),
-            Broken::TakeBackTheLiving => with(1, 2, NONE),
-            Broken::NoSweep => with(1, 1, Budget { foreign: 1, ..NONE }),
-            Broken::FrozenBeforeRiverWrites => with(
+            BrokenRule::TakeOverFromLiveProcess => with(1, 2, NONE),
+            BrokenRule::NoSweep => with(1, 1, Budget { foreign: 1, ..NONE }),
+            BrokenRule::FreezeBeforeRiverWrites => with(
                 1,
                 2,
                 Budget {
@@ -302,14 +310,14 @@ mod tests {
     }
 
     #[test]
-    fn every_broken_rule_is_noticed_and_no_rule_is_missed_without() {
-        for broken in Broken::ALL {
+    fn the_model_detects_every_broken_rule() {
+        for broken in BrokenRule::ALL {
             let model = without(broken);
             let name = format!("{broken:?}");
             // Increase the depth step by step, so that the path found is the shortest.
             let found = (2..40).find_map(|depth| found(&run(model, Some(depth))));
             let Some((property, path)) = found else {
-                panic!("{name} does no harm that the model sees");
+                panic!("the model does not detect {name}");
             };
             let steps = path.into_actions().len();
             eprintln!("model: {name}: caught after {steps} steps: {property}");

@@ -59,7 +59,7 @@ pub(super) enum Runner {
 
 /// A row of `quota_reservations`.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct Reservation {
     pub(super) amount: i64,
     pub(super) admitted: bool,
     pub(super) parked: bool,
@@ -75,7 +75,7 @@ pub(super) struct Job {
     pub(super) by: Option<Runner>,
     /// The client that submitted it with its key.
     pub(super) key: usize,
-    pub(super) held: Option<Held>,
+    pub(super) reservation: Option<Reservation>,
     pub(super) events: u8,
     pub(super) charged: i64,
     /// Its cancellation was requested.
@@ -155,7 +155,7 @@ impl Rows {
             attempt: 0,
             by: None,
             key,
-            held: Some(Held {
+            reservation: Some(Reservation {
                 amount: AMOUNT,
                 admitted,
                 parked: !admitted,
@@ -169,12 +169,12 @@ impl Rows {
     }
 
     /// Asks for more quota for a running job. Without room, the job continues with what it has.
-    pub(super) fn extend(&mut self, id: usize, looks_for_room: bool) {
+    pub(super) fn extend(&mut self, id: usize, checks_room: bool) {
         let has_room = self.account().has_room_for(1);
-        if let Some(held) = &mut self.jobs[id].held
-            && (has_room || !looks_for_room)
+        if let Some(reservation) = &mut self.jobs[id].reservation
+            && (has_room || !checks_room)
         {
-            held.amount += 1;
+            reservation.amount += 1;
             self.reserved += 1;
         }
     }
@@ -182,19 +182,19 @@ impl Rows {
     /// Releases the job's reservation, as `complete.sql` and `release.sql` do, or only its slot.
     pub(super) fn release(&mut self, id: usize, used: Option<i64>, deletes: bool) -> Option<Released> {
         let job = &mut self.jobs[id];
-        let held = job.held.as_mut()?;
+        let reservation = job.reservation.as_mut()?;
         let ended = job.state.is_final();
         let released = Released {
             key: HOLDER,
-            held_slot: held.admitted,
-            was_parked: held.parked,
+            held_slot: reservation.admitted,
+            was_parked: reservation.parked,
             ended,
             job_id: i64::try_from(id).unwrap_or(0),
             user_id: Some(HOLDER.0),
             period_start: Some(Timestamp::UNIX_EPOCH),
             windows: 0,
             reserved_at: Timestamp::UNIX_EPOCH,
-            reserved: held.amount,
+            reserved: reservation.amount,
             from_grants: 0,
             overage: 0,
             state: Some(job.state.name().to_owned()),
@@ -202,12 +202,12 @@ impl Rows {
             request_id: None,
         };
         if ended && deletes {
-            job.held = None;
+            job.reservation = None;
         } else if !ended {
-            *held = Held {
+            *reservation = Reservation {
                 admitted: false,
                 due: true,
-                ..*held
+                ..*reservation
             };
         }
         Some(released)
@@ -227,7 +227,7 @@ impl Rows {
             }),
         };
         // The unique key of usage events.
-        let charged_before: Vec<i64> = released
+        let already_charged: Vec<i64> = released
             .iter()
             .map(|one| one.job_id)
             .filter(|id| self.jobs[usize::try_from(*id).unwrap_or(0)].events > 0)
@@ -239,7 +239,7 @@ impl Rows {
         let changes = plan(
             &BTreeMap::from([(HOLDER, holder)]),
             released,
-            &charged_before,
+            &already_charged,
             &rules,
         );
         for (job, amount) in changes.charges.jobs.iter().zip(&changes.charges.amounts) {
@@ -254,12 +254,14 @@ impl Rows {
         let mut promoted = 0;
         for (index, count) in changes.promotions.counts.iter().enumerate() {
             for job in &mut self.jobs {
-                let Some(held) = &mut job.held else { continue };
+                let Some(reservation) = &mut job.reservation else {
+                    continue;
+                };
                 if promoted < usize::try_from(*count).unwrap_or(0)
-                    && held.parked
+                    && reservation.parked
                     && job.state == State::Pending
                 {
-                    (held.parked, held.admitted) = (false, true);
+                    (reservation.parked, reservation.admitted) = (false, true);
                     job.state = State::Available;
                     promoted += 1;
                 }
@@ -274,18 +276,18 @@ impl Rows {
     /// Parks a due retry, as `park_due.sql` does.
     pub(super) fn park_due(&mut self, id: usize) {
         let job = &mut self.jobs[id];
-        if let Some(held) = &mut job.held {
-            held.due = false;
+        if let Some(reservation) = &mut job.reservation {
+            reservation.due = false;
             if job.state == State::Retryable {
                 job.state = State::Pending;
-                held.parked = true;
+                reservation.parked = true;
                 self.parked += 1;
             }
         }
     }
 
     /// The write of River's completer after a worker has returned. It checks the state but not the attempt.
-    pub(super) fn river_writes(&mut self, id: usize, state: State) {
+    pub(super) fn write_as_river(&mut self, id: usize, state: State) {
         let job = &mut self.jobs[id];
         if job.state == State::Running {
             job.state = state;

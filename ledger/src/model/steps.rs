@@ -1,9 +1,9 @@
 //! The possible next steps and their effects. A step covers a real transaction between two boundaries: lock, commit,
 //! answer.
 
-use super::broken::Broken;
+use super::broken_rule::BrokenRule;
 use super::rows::{Answer, MAX_ATTEMPTS, PLANS, Rows, Runner, State, USED};
-use super::world::{Locker, Maintenance, Request, Stage, World, Wrong};
+use super::world::{Locker, Maintenance, Request, Stage, Violation, World};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
@@ -12,29 +12,29 @@ pub(super) enum Step {
     Lock(usize, usize),
     Commit(usize, usize),
     /// The answer arrives, and the connection breaks before the commit.
-    AnswerOnly(usize, usize),
+    AnswerWithoutCommit(usize, usize),
     /// The client has no answer, and retries.
-    AskAgain(usize),
-    Cut(usize, usize),
+    RetryRequest(usize),
+    Disconnect(usize, usize),
     Claim(usize, usize),
     Succeed(usize),
     Fail(usize),
     Extend(usize),
     CommitExtension(usize),
-    LockToSettle(usize),
+    LockForSettlement(usize),
     Settle(usize),
     FreeSlot(usize),
-    Return(usize),
-    WaitedOut(usize, usize),
+    RiverWrite(usize),
+    RiverWritesAfterFence(usize, usize),
     Crash(usize),
     Freeze(usize),
     Wake(usize),
-    TakeBack(usize),
+    TakeOver(usize),
     ReadForMaintenance,
     Begin(Maintenance),
     LockForMaintenance,
-    CommitDuty,
-    CutDuty,
+    CommitMaintenance,
+    DisconnectMaintenance,
     Cancel(usize),
     ChangePlan,
     ForeignClaim(usize),
@@ -46,14 +46,14 @@ impl Step {
     pub(super) fn is_optional(&self) -> bool {
         matches!(
             self,
-            Self::AskAgain(_)
-                | Self::AnswerOnly(..)
-                | Self::Cut(..)
+            Self::RetryRequest(_)
+                | Self::AnswerWithoutCommit(..)
+                | Self::Disconnect(..)
                 | Self::Fail(_)
                 | Self::Extend(_)
                 | Self::Crash(_)
                 | Self::Freeze(_)
-                | Self::CutDuty
+                | Self::DisconnectMaintenance
                 | Self::Cancel(_)
                 | Self::ChangePlan
                 | Self::ForeignClaim(_)
@@ -62,25 +62,25 @@ impl Step {
 }
 
 impl World {
-    pub(super) fn steps(&self, broken: Option<Broken>, steps: &mut Vec<Step>) {
+    pub(super) fn steps(&self, broken: Option<BrokenRule>, steps: &mut Vec<Step>) {
         let is = |rule| broken == Some(rule);
-        let reads_first = is(Broken::LockAfterRead) || is(Broken::KeyBeforeLock);
+        let reads_first = is(BrokenRule::LockAfterRead) || is(BrokenRule::ReadKeyBeforeLock);
         for (c, requests) in self.clients.iter().enumerate() {
             for (r, request) in requests.iter().enumerate() {
                 match request {
                     Request::NotSent if r == 0 => steps.push(Step::Send(c)),
                     Request::NotSent if requests[0] != Request::NotSent && self.budget.timeouts > 0 => {
-                        steps.push(Step::AskAgain(c));
+                        steps.push(Step::RetryRequest(c));
                     }
                     Request::Sent if reads_first => steps.push(Step::Read(c, r)),
                     Request::Sent | Request::Read(_) if self.lock.is_none() => steps.push(Step::Lock(c, r)),
                     Request::Locked(_) => {
                         steps.push(Step::Commit(c, r));
-                        if is(Broken::AnswerBeforeCommit) {
-                            steps.push(Step::AnswerOnly(c, r));
+                        if is(BrokenRule::AnswerBeforeCommit) {
+                            steps.push(Step::AnswerWithoutCommit(c, r));
                         }
-                        if self.budget.cuts > 0 {
-                            steps.push(Step::Cut(c, r));
+                        if self.budget.disconnects > 0 {
+                            steps.push(Step::Disconnect(c, r));
                         }
                     }
                     _ => {}
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    fn steps_of_worker(&self, w: usize, broken: Option<Broken>, steps: &mut Vec<Step>) {
+    fn steps_of_worker(&self, w: usize, broken: Option<BrokenRule>, steps: &mut Vec<Step>) {
         let worker = &self.workers[w];
         if worker.is_frozen {
             return steps.push(Step::Wake(w));
@@ -105,7 +105,7 @@ impl World {
         for &job in &worker.fenced {
             let state = self.rows.jobs[job].state;
             if state.is_final() || state == State::Retryable {
-                steps.push(Step::WaitedOut(w, job));
+                steps.push(Step::RiverWritesAfterFence(w, job));
             }
         }
         match worker.stage {
@@ -126,10 +126,10 @@ impl World {
                 }
             }
             Stage::Extending => steps.push(Step::CommitExtension(w)),
-            Stage::Settling if self.lock.is_none() => steps.push(Step::LockToSettle(w)),
+            Stage::Settling if self.lock.is_none() => steps.push(Step::LockForSettlement(w)),
             Stage::Locked => steps.push(Step::Settle(w)),
-            Stage::Halfway => steps.push(Step::FreeSlot(w)),
-            Stage::Returning | Stage::Failing => steps.push(Step::Return(w)),
+            Stage::BetweenTransactions => steps.push(Step::FreeSlot(w)),
+            Stage::Returning | Stage::Failing => steps.push(Step::RiverWrite(w)),
             Stage::Settling | Stage::Dead => {}
         }
         if self.budget.crashes > 0 && !matches!(worker.stage, Stage::Idle | Stage::Dead) {
@@ -137,7 +137,7 @@ impl World {
         }
         let can_freeze = match worker.stage {
             Stage::Working | Stage::Settling | Stage::Locked => true,
-            Stage::Failing => broken == Some(Broken::FrozenBeforeRiverWrites),
+            Stage::Failing => broken == Some(BrokenRule::FreezeBeforeRiverWrites),
             _ => false,
         };
         if self.budget.freezes > 0 && can_freeze {
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    fn steps_of_jobs(&self, broken: Option<Broken>, steps: &mut Vec<Step>) {
+    fn steps_of_jobs(&self, broken: Option<BrokenRule>, steps: &mut Vec<Step>) {
         for (j, job) in self.rows.jobs.iter().enumerate() {
             match (job.state, job.by) {
                 (State::Available, _) if self.budget.foreign > 0 => steps.push(Step::ForeignClaim(j)),
@@ -154,9 +154,9 @@ impl World {
                     let worker = &self.workers[w];
                     if worker.is_frozen
                         || worker.stage == Stage::Dead
-                        || broken == Some(Broken::TakeBackTheLiving)
+                        || broken == Some(BrokenRule::TakeOverFromLiveProcess)
                     {
-                        steps.push(Step::TakeBack(j));
+                        steps.push(Step::TakeOver(j));
                     }
                 }
                 _ => {}
@@ -167,15 +167,15 @@ impl World {
         }
     }
 
-    fn steps_of_maintenance(&self, broken: Option<Broken>, steps: &mut Vec<Step>) {
+    fn steps_of_maintenance(&self, broken: Option<BrokenRule>, steps: &mut Vec<Step>) {
         let is = |rule| broken == Some(rule);
-        let reads_first = is(Broken::PromoteWithoutRecount) || is(Broken::PromoteByOldPlan);
+        let reads_first = is(BrokenRule::PromoteWithoutRecount) || is(BrokenRule::PromoteByPreviousPlan);
         if self.maintenance != Maintenance::None {
             let is_locked = self.lock == Some(Locker::Maintenance);
             if is_locked {
-                steps.push(Step::CommitDuty);
-                if self.budget.cuts > 0 {
-                    steps.push(Step::CutDuty);
+                steps.push(Step::CommitMaintenance);
+                if self.budget.disconnects > 0 {
+                    steps.push(Step::DisconnectMaintenance);
                 }
             } else if self.lock.is_none() {
                 steps.push(Step::LockForMaintenance);
@@ -193,24 +193,27 @@ impl World {
             return;
         }
         for (j, job) in self.rows.jobs.iter().enumerate() {
-            let Some(held) = job.held else { continue };
-            if job.state.is_final() && !is(Broken::NoSweep) || job.state == State::Retryable && held.admitted
+            let Some(reservation) = job.reservation else {
+                continue;
+            };
+            if job.state.is_final() && !is(BrokenRule::NoSweep)
+                || job.state == State::Retryable && reservation.admitted
             {
                 steps.push(Step::Begin(Maintenance::Settle(j)));
             }
-            if job.state == State::Retryable && held.due {
+            if job.state == State::Retryable && reservation.due {
                 steps.push(Step::Begin(Maintenance::Due(j)));
             }
         }
     }
 
     #[expect(clippy::too_many_lines, reason = "one arm for each kind of step")]
-    pub(super) fn after(&self, step: Step, broken: Option<Broken>) -> Self {
+    pub(super) fn after(&self, step: Step, broken: Option<BrokenRule>) -> Self {
         let is = |rule| broken == Some(rule);
         let mut next = self.clone();
         match step {
             Step::Send(c) => next.clients[c][0] = Request::Sent,
-            Step::AskAgain(c) => {
+            Step::RetryRequest(c) => {
                 next.budget.timeouts -= 1;
                 next.clients[c][1] = Request::Sent;
             }
@@ -223,14 +226,14 @@ impl World {
                 };
             }
             Step::Commit(c, r) => next.commit(c, r, broken),
-            Step::AnswerOnly(c, r) => {
+            Step::AnswerWithoutCommit(c, r) => {
                 next.commit(c, r, broken);
                 next.rows = self.rows.clone();
             }
-            Step::Cut(c, r) => {
-                next.budget.cuts -= 1;
+            Step::Disconnect(c, r) => {
+                next.budget.disconnects -= 1;
                 next.lock = None;
-                next.clients[c][r] = Request::Over(None);
+                next.clients[c][r] = Request::Ended(None);
             }
             Step::Claim(w, j) => {
                 let job = &mut next.rows.jobs[j];
@@ -258,11 +261,11 @@ impl World {
                 next.workers[w].stage = Stage::Working;
                 if self.owns(w) {
                     next.rows
-                        .extend(self.workers[w].job, !is(Broken::ExtendWithoutRoom));
+                        .extend(self.workers[w].job, !is(BrokenRule::ExtendWithoutRoom));
                     next.check_limit(&self.rows);
                 }
             }
-            Step::LockToSettle(w) => {
+            Step::LockForSettlement(w) => {
                 next.lock = Some(Locker::Worker(w));
                 next.workers[w].stage = Stage::Locked;
             }
@@ -271,7 +274,7 @@ impl World {
                 next.rows.slots_in_use -= 1;
                 next.workers[w].stage = Stage::Returning;
             }
-            Step::Return(w) => {
+            Step::RiverWrite(w) => {
                 let worker = &mut next.workers[w];
                 let state = match worker.stage {
                     Stage::Failing if worker.attempt >= MAX_ATTEMPTS => State::Discarded,
@@ -279,11 +282,11 @@ impl World {
                     _ => State::Completed,
                 };
                 worker.stage = Stage::Idle;
-                next.rows.river_writes(worker.job, state);
+                next.rows.write_as_river(worker.job, state);
             }
-            Step::WaitedOut(w, job) => {
+            Step::RiverWritesAfterFence(w, job) => {
                 next.workers[w].fenced.retain(|fenced| *fenced != job);
-                next.rows.river_writes(job, State::Completed);
+                next.rows.write_as_river(job, State::Completed);
             }
             Step::Crash(w) => {
                 next.budget.crashes -= 1;
@@ -302,7 +305,7 @@ impl World {
                 next.unlock(Locker::Worker(w));
             }
             Step::Wake(w) => next.workers[w].is_frozen = false,
-            Step::TakeBack(j) => {
+            Step::TakeOver(j) => {
                 let job = &mut next.rows.jobs[j];
                 job.state = if job.attempt >= MAX_ATTEMPTS {
                     State::Discarded
@@ -319,9 +322,9 @@ impl World {
                 next.lock = Some(Locker::Maintenance);
             }
             Step::LockForMaintenance => next.lock = Some(Locker::Maintenance),
-            Step::CommitDuty => next.do_duty(broken),
-            Step::CutDuty => {
-                next.budget.cuts -= 1;
+            Step::CommitMaintenance => next.run_maintenance(broken),
+            Step::DisconnectMaintenance => {
+                next.budget.disconnects -= 1;
                 next.lock = None;
                 next.maintenance = Maintenance::None;
             }
@@ -340,7 +343,7 @@ impl World {
                 (job.state, job.by) = (State::Running, Some(Runner::Foreign));
                 job.attempt += 1;
             }
-            Step::ForeignComplete(j) => next.rows.river_writes(j, State::Completed),
+            Step::ForeignComplete(j) => next.rows.write_as_river(j, State::Completed),
         }
         next
     }
@@ -357,10 +360,10 @@ impl World {
         }
     }
 
-    fn commit(&mut self, c: usize, r: usize, broken: Option<Broken>) {
+    fn commit(&mut self, c: usize, r: usize, broken: Option<BrokenRule>) {
         let before = self.rows.clone();
         let seen = match (&self.clients[c][r], broken) {
-            (Request::Locked(Some(seen)), Some(Broken::KeyBeforeLock)) => Rows {
+            (Request::Locked(Some(seen)), Some(BrokenRule::ReadKeyBeforeLock)) => Rows {
                 jobs: seen.jobs.clone(),
                 ..before.clone()
             },
@@ -371,12 +374,12 @@ impl World {
         self.check_limit(&before);
         self.check_slots(&before);
         self.lock = None;
-        self.clients[c][r] = Request::Over(Some(answer));
+        self.clients[c][r] = Request::Ended(Some(answer));
     }
 
-    fn settle(&mut self, w: usize, broken: Option<Broken>) {
+    fn settle(&mut self, w: usize, broken: Option<BrokenRule>) {
         let id = self.workers[w].job;
-        let is_own = if broken == Some(Broken::SettleAnyAttempt) {
+        let is_own = if broken == Some(BrokenRule::SettleAnyAttempt) {
             self.rows.jobs[id].state == State::Running
         } else {
             self.owns(w)
@@ -384,7 +387,7 @@ impl World {
         self.lock = None;
         if !is_own {
             if !self.workers[w].was_frozen && !self.rows.jobs[id].cancelled {
-                self.wrong = Some(Wrong::Stolen);
+                self.violation = Some(Violation::FencedOutWithoutReason);
             }
             return self.fence_out(w, broken);
         }
@@ -392,20 +395,24 @@ impl World {
         self.rows.jobs[id].state = State::Completed;
         let released = self
             .rows
-            .release(id, Some(USED), broken != Some(Broken::ReleaseTwice));
+            .release(id, Some(USED), broken != Some(BrokenRule::ReleaseTwice));
         let mut released: Vec<_> = released.into_iter().collect();
-        let in_two = broken == Some(Broken::ReleaseInTwo) && !released.is_empty();
+        let in_two = broken == Some(BrokenRule::ReleaseInTwoTransactions) && !released.is_empty();
         if in_two {
             released[0].held_slot = false;
         }
         self.rows.settle(&before, &released);
         self.check_slots(&before);
-        self.workers[w].stage = if in_two { Stage::Halfway } else { Stage::Returning };
+        self.workers[w].stage = if in_two {
+            Stage::BetweenTransactions
+        } else {
+            Stage::Returning
+        };
     }
 
-    fn fence_out(&mut self, w: usize, broken: Option<Broken>) {
+    fn fence_out(&mut self, w: usize, broken: Option<BrokenRule>) {
         let worker = &mut self.workers[w];
-        if broken == Some(Broken::ReturnWhenFenced) {
+        if broken == Some(BrokenRule::RiverWritesWhenFenced) {
             worker.stage = Stage::Returning;
         } else {
             worker.stage = Stage::Idle;
@@ -413,7 +420,7 @@ impl World {
         }
     }
 
-    fn do_duty(&mut self, broken: Option<Broken>) {
+    fn run_maintenance(&mut self, broken: Option<BrokenRule>) {
         let before = self.rows.clone();
         let maintenance = std::mem::replace(&mut self.maintenance, Maintenance::None);
         self.lock = None;
@@ -425,10 +432,12 @@ impl World {
                     self.rows.settle(&before, &released);
                 }
             }
-            Maintenance::Due(id) if broken == Some(Broken::RetryWithoutSlot) => {
+            Maintenance::Due(id) if broken == Some(BrokenRule::RetryWithoutSlot) => {
                 let job = &mut self.rows.jobs[id];
                 job.state = State::Available;
-                job.held.iter_mut().for_each(|held| held.due = false);
+                job.reservation
+                    .iter_mut()
+                    .for_each(|reservation| reservation.due = false);
             }
             Maintenance::Due(id) => {
                 self.rows.park_due(id);
@@ -437,7 +446,7 @@ impl World {
             }
             Maintenance::Promote(seen) => {
                 let seen = match (seen, broken) {
-                    (Some(seen), Some(Broken::PromoteByOldPlan)) => Rows {
+                    (Some(seen), Some(BrokenRule::PromoteByPreviousPlan)) => Rows {
                         plan: seen.plan,
                         ..before.clone()
                     },
@@ -458,20 +467,20 @@ impl World {
     fn check_limit(&mut self, before: &Rows) {
         let taken = |rows: &Rows| rows.used + rows.reserved;
         if taken(&self.rows) > taken(before) && taken(&self.rows) > self.rows.limit() {
-            self.wrong = Some(Wrong::OverLimit);
+            self.violation = Some(Violation::OverLimit);
         }
     }
 
     fn check_slots(&mut self, before: &Rows) {
         if self.rows.slots_in_use > before.slots_in_use && self.rows.slots_in_use > self.rows.slots() {
-            self.wrong = Some(Wrong::OverSlots);
+            self.violation = Some(Violation::OverSlotLimit);
         }
     }
 
     /// The answers to the clients.
     pub(super) fn answers(&self) -> impl Iterator<Item = Answer> {
         self.clients.iter().flatten().filter_map(|request| match request {
-            Request::Over(answer) => *answer,
+            Request::Ended(answer) => *answer,
             _ => None,
         })
     }

@@ -12,7 +12,7 @@ pub(super) enum Request {
     /// Has the holder's lock; and the rows that it read before, in some broken variants.
     Locked(Option<Box<Rows>>),
     /// Committed and answered, or cut off before. After a lost answer, the client retries.
-    Over(Option<Answer>),
+    Ended(Option<Answer>),
 }
 
 /// The stage of a worker's attempt.
@@ -26,7 +26,7 @@ pub(super) enum Stage {
     /// In the transaction of the settlement.
     Locked,
     /// Between the two transactions of a broken variant.
-    Halfway,
+    BetweenTransactions,
     /// The attempt is settled, and River writes its own outcome.
     Returning,
     /// The attempt failed and the job was its own at the check. River writes the failure.
@@ -70,7 +70,7 @@ pub(super) enum Locker {
 #[derive(Clone, Copy, Debug, Default, Hash, PartialEq, Eq)]
 pub(super) struct Budget {
     pub(super) timeouts: u8,
-    pub(super) cuts: u8,
+    pub(super) disconnects: u8,
     pub(super) crashes: u8,
     pub(super) freezes: u8,
     pub(super) failures: u8,
@@ -82,13 +82,13 @@ pub(super) struct Budget {
 
 /// A forbidden effect of a step.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
-pub(super) enum Wrong {
+pub(super) enum Violation {
     /// More was admitted than the limit allows.
     OverLimit,
     /// More slots were given than the plan has.
-    OverSlots,
+    OverSlotLimit,
     /// An attempt was fenced out without a reason.
-    Stolen,
+    FencedOutWithoutReason,
 }
 
 /// The whole state.
@@ -100,5 +100,5 @@ pub(super) struct World {
     pub(super) workers: Vec<Worker>,
     pub(super) maintenance: Maintenance,
     pub(super) budget: Budget,
-    pub(super) wrong: Option<Wrong>,
+    pub(super) violation: Option<Violation>,
 }

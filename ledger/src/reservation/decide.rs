@@ -13,7 +13,7 @@ use crate::job_metadata::REQUEST_ID;
 
 /// The answer to one submission, and the draws and overage of a new job.
 #[derive(Debug)]
-pub(super) struct Decided {
+pub(super) struct Outcome {
     pub(super) answer: Answer,
     /// The job's draws on grants: grant and amount.
     pub(super) draws: Vec<(Uuid, i64)>,
@@ -21,7 +21,7 @@ pub(super) struct Decided {
     pub(super) overage: i64,
 }
 
-impl From<Answer> for Decided {
+impl From<Answer> for Outcome {
     fn from(answer: Answer) -> Self {
         Self {
             answer,
@@ -32,7 +32,7 @@ impl From<Answer> for Decided {
 }
 
 /// Decides in the group's order. Each decision includes the ones before it.
-pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Decided> {
+pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Outcome> {
     let now = snapshot.now;
     let mut ids = snapshot.ids.iter().copied();
     let mut keys: HashMap<(Uuid, &str), (&[u8], i64)> = HashMap::new();
@@ -65,8 +65,8 @@ pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Deci
                 let quota = locked.quotas();
                 return Answer::Folded { job_id, quota }.into();
             }
-            let decided = admit(one, locked, &mut ids, now);
-            if let Answer::Accepted { job, .. } = &decided.answer {
+            let outcome = admit(one, locked, &mut ids, now);
+            if let Answer::Accepted { job, .. } = &outcome.answer {
                 if let Some(Idempotency { key, request_hash }) = &one.idempotency {
                     keys.insert((one.holder.id, key), (request_hash, job.id));
                 }
@@ -74,7 +74,7 @@ pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Deci
                     unique.insert(key, job.id);
                 }
             }
-            decided
+            outcome
         })
         .collect()
 }
@@ -85,10 +85,10 @@ fn admit(
     locked: &mut LockedAccount,
     ids: &mut impl Iterator<Item = i64>,
     now: jiff::Timestamp,
-) -> Decided {
+) -> Outcome {
     // Without a user there is no plan and no quota, so the job holds only a slot.
     let reserved = one.holder.user_id.map_or(0, |_| one.amount);
-    let (decision, beyond) = match one.run_at {
+    let (decision, excess) = match one.run_at {
         Some(_) => locked.account.schedule(reserved),
         None => locked.account.decide_and_draw(reserved),
     };
@@ -109,7 +109,7 @@ fn admit(
     let Some(id) = ids.next() else {
         unreachable!("there are as many ids as submissions")
     };
-    let draws = beyond.draws.iter();
+    let draws = excess.draws.iter();
     let job = NewJob {
         id,
         queue: Lane::select(locked.plan.map(|plan| plan.lane), false).queue(&one.service),
@@ -119,12 +119,12 @@ fn admit(
         reserved,
         created_at: now,
     };
-    Decided {
+    Outcome {
         answer: Answer::Accepted { job, quota },
         draws: draws
             .map(|draw| (locked.grant_ids[draw.grant], draw.amount))
             .collect(),
-        overage: beyond.overage,
+        overage: excess.overage,
     }
 }
 
@@ -132,10 +132,10 @@ fn admit(
 pub(super) fn refuse_all(
     group: &[&Submission],
     snapshot: &Snapshot,
-    mut decided: Vec<Decided>,
+    mut outcomes: Vec<Outcome>,
     index: usize,
 ) -> Answer {
-    let refused = decided.swap_remove(index).answer;
+    let refused = outcomes.swap_remove(index).answer;
     let (one, locked) = (group[index], snapshot.account(group[index]));
     let quotas = Quotas::of(&locked.before.allowances, &locked.windows);
     let (Answer::OverQuota { .. }, Some(quota)) = (&refused, quotas) else {
@@ -159,15 +159,15 @@ fn without_room(account: &Account, windows: &[Window], amount: i64) -> Vec<Quota
 }
 
 /// Logs and counts the committed answers.
-pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
-    for (one, decided) in group.iter().zip(decided) {
+pub(super) fn record(group: &[&Submission], outcomes: &[Outcome]) {
+    for (one, outcome) in group.iter().zip(outcomes) {
         let (meter, amount) = (one.meter.as_str(), one.amount);
         let user = one.holder.user_id.map(tracing::field::display);
         let request_id = one.metadata.get(REQUEST_ID).and_then(serde_json::Value::as_str);
         let rejected = |reason: &'static str| {
             metrics::counter!("weir_rejections_total", "meter" => meter, "reason" => reason).increment(1);
         };
-        match &decided.answer {
+        match &outcome.answer {
             Answer::Accepted { job, .. } => {
                 let parked = !job.has_slot && job.run_at.is_none();
                 let decision = match (job.has_slot, job.run_at) {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quota_is_spent_in_order_and_what_is_over_it_takes_no_id() {
+    fn refused_submissions_use_no_job_id() {
         let anne = holder(1);
         let group = [submission(anne, 7), submission(anne, 4), submission(anne, 1)];
         let answers = answers(&group, &mut snapshot(&[anne], None));
@@ -375,13 +375,13 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_refused_for_all_that_its_holder_asks_for() {
+    fn a_batch_over_the_quota_is_refused_for_its_total() {
         let (anne, bob) = (holder(1), holder(2));
         let group = [submission(anne, 6), submission(anne, 3), submission(bob, 1)];
         let group: Vec<&Submission> = group.iter().collect();
         let mut snapshot = snapshot(&[anne, bob], Some(PRO));
-        let decided = decide(&group, &mut snapshot);
-        let Answer::OverQuota { quota, full } = refuse_all(&group, &snapshot, decided, 1) else {
+        let outcomes = decide(&group, &mut snapshot);
+        let Answer::OverQuota { quota, full } = refuse_all(&group, &snapshot, outcomes, 1) else {
             panic!("nine do not fit into an hour")
         };
         assert_eq!(quota.month.remaining, Some(10), "nothing of it is kept");
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn one_key_in_a_group_is_one_job_or_a_conflict() {
+    fn a_repeated_key_in_a_group_is_one_job_or_a_conflict() {
         let (anne, bob) = (holder(1), holder(2));
         let group = [
             with_key(submission(anne, 1), "k", 7),
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_from_before_is_found() {
+    fn an_earlier_key_returns_its_job() {
         let anne = holder(1);
         let mut snapshot = snapshot(&[anne], None);
         snapshot.earlier.insert((anne.id, "k".to_owned()), (vec![7], 99));
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unique_job_folds_into_the_live_one_with_its_key() {
+    fn a_unique_job_folds_into_the_unfinished_job_with_its_key() {
         let anne = holder(1);
         let unique = |key| Submission {
             unique_key: Some(vec![key]),

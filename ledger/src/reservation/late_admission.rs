@@ -105,14 +105,14 @@ async fn admit(client: &mut Client, rules: &Rules, job: LateJob<'_>) -> Result<L
     // The quota does not refuse an operator's retry. It reserves what is left.
     let left = locked.account.remaining().unwrap_or(i64::MAX);
     let amount = amount.min(left).min(locked.account.capacity());
-    let (decision, beyond) = locked.account.decide_and_draw(amount);
+    let (decision, excess) = locked.account.decide_and_draw(amount);
     let admitted = decision == Decision::Admitted;
     write_reservation(
         &transaction,
         rules,
         job,
         &locked,
-        (admitted, amount, beyond.overage),
+        (admitted, amount, excess.overage),
     )
     .await?;
     let mut parked = i64::from(!admitted) - i64::from(status.get::<_, bool>("parked"));

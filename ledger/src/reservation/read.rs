@@ -189,19 +189,19 @@ fn shorter(row: &Row, at: Timestamp, windows: &mut Vec<Window>, allowances: &mut
 }
 
 /// Why no decision is possible.
-pub(super) enum Unread {
+pub(super) enum ReadError {
     /// A holder has no row yet.
-    FirstContact,
+    MissingHolder,
     Failed(GroupFailure),
 }
 
-impl From<Failure> for Unread {
+impl From<Failure> for ReadError {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure.into())
     }
 }
 
-impl From<tokio_postgres::Error> for Unread {
+impl From<tokio_postgres::Error> for ReadError {
     fn from(error: tokio_postgres::Error) -> Self {
         Failure::of(error, Phase::Open).into()
     }
@@ -227,7 +227,7 @@ pub(super) async fn lock_and_read<C: GenericClient + Sync>(
     group: &[&Submission],
     locking: &Locking,
     begin: bool,
-) -> Result<Snapshot, Unread> {
+) -> Result<Snapshot, ReadError> {
     let positions = positions(group);
     let (holders, meters): (Vec<Uuid>, Vec<Meter>) = positions.keys().copied().unzip();
     let (key_holders, key_texts): (Vec<Uuid>, Vec<&str>) = group
@@ -271,7 +271,7 @@ pub(super) async fn lock_and_read<C: GenericClient + Sync>(
         query(&statements.live, !unique_keys.is_empty(), &live_params),
     )?;
     if read.len() < positions.len() {
-        return Err(Unread::FirstContact);
+        return Err(ReadError::MissingHolder);
     }
     if locked.len() < positions.len() {
         let locked: HashSet<AccountKey> = locked
@@ -281,7 +281,7 @@ pub(super) async fn lock_and_read<C: GenericClient + Sync>(
         let is_missing = |one: &Submission| !locked.contains(&(one.holder.id, one.meter));
         let missing = group.iter().enumerate().filter(|(_, one)| is_missing(one));
         let missing = missing.map(|(index, one)| (index, one.holder.id)).collect();
-        return Err(Unread::Failed(GroupFailure::NotLocked(missing)));
+        return Err(ReadError::Failed(GroupFailure::NotLocked(missing)));
     }
     let mut accounts: Vec<(i64, LockedAccount)> = read
         .iter()

@@ -8,7 +8,7 @@ use postgres_types::ToSql;
 use tokio_postgres::{Client, GenericClient, Transaction};
 use uuid::Uuid;
 
-use super::read::{self, Unread};
+use super::read::{self, ReadError};
 use super::statements::ReservationStatements;
 use super::submission::{Answer, ReserveError, Submission};
 use super::{decide, write};
@@ -57,24 +57,24 @@ impl Transact for Admit {
         metrics::histogram!("weir_admission_group_size")
             .record(u32::try_from(group.len()).unwrap_or(u32::MAX));
         match admit(client, statements, &self.rules, group, locking).await {
-            Err(Unread::FirstContact) => {}
-            Err(Unread::Failed(failure)) => return Err(failure),
+            Err(ReadError::MissingHolder) => {}
+            Err(ReadError::Failed(failure)) => return Err(failure),
             Ok(answers) => return Ok(answers),
         }
         // Creates the rows outside of the transaction, so that it never waits for another transaction that creates
         // them.
-        make_holders(client, statements, group)
+        create_holders(client, statements, group)
             .await
             .map_err(|error| Failure::of(error, Phase::Open))?;
         match admit(client, statements, &self.rules, group, locking).await {
-            Err(Unread::FirstContact) => Err(Failure::Conflict(DatabaseError::Contended).into()),
-            Err(Unread::Failed(failure)) => Err(failure),
+            Err(ReadError::MissingHolder) => Err(Failure::Conflict(DatabaseError::Contended).into()),
+            Err(ReadError::Failed(failure)) => Err(failure),
             Ok(answers) => Ok(answers),
         }
     }
 }
 
-async fn make_holders(
+async fn create_holders(
     client: &Client,
     statements: &ReservationStatements,
     group: &[&Submission],
@@ -90,18 +90,18 @@ async fn admit(
     rules: &Rules,
     group: &[&Submission],
     locking: &Locking,
-) -> Result<Vec<Answer>, Unread> {
-    let deciding = async {
+) -> Result<Vec<Answer>, ReadError> {
+    let read_and_decide = async {
         let mut snapshot = read::lock_and_read(client, statements, rules, group, locking, true).await?;
-        let decided = decide::decide(group, &mut snapshot);
-        Ok::<_, Unread>((snapshot, decided))
+        let outcomes = decide::decide(group, &mut snapshot);
+        Ok::<_, ReadError>((snapshot, outcomes))
     };
-    let (snapshot, decided) = before_commit(deciding).await?;
-    write::write(client, statements, rules, group, &snapshot, &decided, true)
+    let (snapshot, outcomes) = before_commit(read_and_decide).await?;
+    write::write(client, statements, rules, group, &snapshot, &outcomes, true)
         .await
-        .map_err(|error| Unread::from(Failure::of(error, Phase::Committing)))?;
-    decide::record(group, &decided);
-    Ok(decided.into_iter().map(|one| one.answer).collect())
+        .map_err(|error| ReadError::from(Failure::of(error, Phase::Committing)))?;
+    decide::record(group, &outcomes);
+    Ok(outcomes.into_iter().map(|one| one.answer).collect())
 }
 
 /// Creates the rows that the first submission of a user or an address needs.
@@ -195,25 +195,33 @@ pub async fn reserve_all(
         .await?;
     let read = async || read::lock_and_read(transaction, &statements, rules, group, &locking, false).await;
     let mut snapshot = match read().await {
-        Err(Unread::FirstContact) => {
+        Err(ReadError::MissingHolder) => {
             provision(transaction, &statements, group).await?;
             read().await
         }
         read => read,
     }
     .map_err(|unread| match unread {
-        Unread::Failed(GroupFailure::Failed(failure)) => refusal(failure.into_error()),
+        ReadError::Failed(GroupFailure::Failed(failure)) => refusal(failure.into_error()),
         _ => DatabaseError::Locked.into(),
     })?;
-    let decided = decide::decide(group, &mut snapshot);
-    let refused = decided.iter().position(|one| one.answer.is_refusal());
+    let outcomes = decide::decide(group, &mut snapshot);
+    let refused = outcomes.iter().position(|one| one.answer.is_refusal());
     let answers = match refused {
-        Some(index) => vec![decide::refuse_all(group, &snapshot, decided, index)],
+        Some(index) => vec![decide::refuse_all(group, &snapshot, outcomes, index)],
         None => {
-            write::write(transaction, &statements, rules, group, &snapshot, &decided, false)
-                .await
-                .map_err(|error| refusal(Failure::of(error, Phase::Open).into_error()))?;
-            decided.into_iter().map(|one| one.answer).collect()
+            write::write(
+                transaction,
+                &statements,
+                rules,
+                group,
+                &snapshot,
+                &outcomes,
+                false,
+            )
+            .await
+            .map_err(|error| refusal(Failure::of(error, Phase::Open).into_error()))?;
+            outcomes.into_iter().map(|one| one.answer).collect()
         }
     };
     transaction.batch_execute("SET LOCAL weir.counters = ''").await?;

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokio_postgres::GenericClient;
 use uuid::Uuid;
 
-use super::decide::Decided;
+use super::decide::Outcome;
 use super::read::Snapshot;
 use super::statements::ReservationStatements;
 use super::submission::{Answer, Submission};
@@ -40,10 +40,10 @@ struct NewRows<'a> {
 }
 
 impl<'a> NewRows<'a> {
-    fn of(group: &[&'a Submission], snapshot: &Snapshot, decided: &'a [Decided]) -> Self {
+    fn of(group: &[&'a Submission], snapshot: &Snapshot, outcomes: &'a [Outcome]) -> Self {
         let mut rows = Self::default();
-        for (one, decided) in group.iter().zip(decided) {
-            let Answer::Accepted { job, .. } = &decided.answer else {
+        for (one, outcome) in group.iter().zip(outcomes) {
+            let Answer::Accepted { job, .. } = &outcome.answer else {
                 continue;
             };
             let idempotency = one.idempotency.as_ref();
@@ -64,7 +64,7 @@ impl<'a> NewRows<'a> {
             let account = snapshot.account(one);
             rows.periods.push(account.period_start());
             rows.windows.push(account.bits());
-            rows.overages.push(decided.overage);
+            rows.overages.push(outcome.overage);
             rows.admitted.push(job.has_slot);
             rows.keys
                 .push(idempotency.map(|idempotency| idempotency.key.as_str()));
@@ -100,9 +100,9 @@ struct DrawRows {
 }
 
 impl DrawRows {
-    fn of(decided: &[Decided]) -> Self {
+    fn of(outcomes: &[Outcome]) -> Self {
         let mut rows = Self::default();
-        for one in decided {
+        for one in outcomes {
             let Answer::Accepted { job, .. } = &one.answer else {
                 continue;
             };
@@ -172,19 +172,19 @@ pub(super) async fn write<C: GenericClient + Sync>(
     rules: &Rules,
     group: &[&Submission],
     snapshot: &Snapshot,
-    decided: &[Decided],
+    outcomes: &[Outcome],
     commit: bool,
 ) -> Result<(), tokio_postgres::Error> {
     let finish = async || match commit {
         true => client.batch_execute("COMMIT").await,
         false => Ok(()),
     };
-    let rows = NewRows::of(group, snapshot, decided);
+    let rows = NewRows::of(group, snapshot, outcomes);
     if rows.ids.is_empty() {
         return finish().await;
     }
     let counters = CounterRows::of(snapshot);
-    let draws = DrawRows::of(decided);
+    let draws = DrawRows::of(outcomes);
     let woken = rows.woken();
     let ttl = rules.ttl.as_secs_f64();
     let jobs: [&(dyn ToSql + Sync); 11] = [

@@ -156,11 +156,11 @@ pub(crate) struct Changes {
     pub(crate) promotions: Promotions,
 }
 
-/// Plans the writes. Jobs in `charged_before` have a usage event already and are not charged again.
+/// Plans the writes. Jobs in `already_charged` have a usage event already and are not charged again.
 pub(crate) fn plan(
     holders: &BTreeMap<Key, LockedHolder>,
     released: &[Released],
-    charged_before: &[i64],
+    already_charged: &[i64],
     rules: &Rules,
 ) -> Changes {
     let mut changes = Changes::default();
@@ -173,7 +173,7 @@ pub(crate) fn plan(
         let (Some(user), Some(period), true) = (one.user_id, one.period_start, one.ended) else {
             continue;
         };
-        let charged = if charged_before.contains(&one.job_id) {
+        let charged = if already_charged.contains(&one.job_id) {
             0
         } else {
             one.charged()
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn completed_jobs_are_charged_what_they_used_and_others_nothing() {
+    fn only_completed_jobs_are_charged() {
         let ended = [
             released(1, "completed", 10, Some(4)),
             released(2, "completed", 10, None),
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_settled_in_the_windows_in_which_it_was_reserved() {
+    fn settlement_updates_the_windows_of_the_reservation() {
         let mut one = released(1, "completed", 10, Some(4));
         one.windows = Span::Day.bit() + Span::Minute.bit();
         one.reserved_at = Timestamp::from_second(86_400 * 3 + 3_661).unwrap();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn grants_pay_what_the_plan_did_not_and_have_the_rest_back() {
+    fn unused_grant_amounts_are_returned_at_settlement() {
         let of = |used| {
             let mut one = released(1, "completed", 80, used);
             one.from_grants = 50;
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_is_to_be_tried_again_keeps_its_quota_and_gives_its_slot() {
+    fn a_retried_job_keeps_its_quota_and_releases_its_slot() {
         let mut waits = released(1, "retryable", 10, None);
         waits.ended = false;
         let changes = plan(&accounts(1, 1, None), &[waits], &[], &rules());
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_slots_go_to_parked_jobs_as_far_as_the_plan_of_now_allows() {
+    fn freed_slots_promote_parked_jobs_up_to_the_current_plans_limit() {
         let ended = [released(1, "completed", 1, None)];
         let of = |in_use, parked, of| plan(&accounts(in_use, parked, of), &ended, &[], &rules()).promotions;
         assert_eq!(of(1, 5, None).counts, [1]);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parked_job_that_ends_leaves_the_line_and_frees_no_slot() {
+    fn a_parked_job_that_ends_frees_no_slot() {
         let mut cancelled = released(1, "cancelled", 1, None);
         cancelled.held_slot = false;
         cancelled.was_parked = true;
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_the_queue_last_promotes_no_one() {
+    fn cancelling_the_last_parked_job_promotes_none() {
         let mut cancelled = released(1, "cancelled", 1, None);
         cancelled.held_slot = false;
         cancelled.was_parked = true;
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_no_user_and_what_has_not_ended_is_not_charged() {
+    fn anonymous_and_unfinished_jobs_are_not_charged() {
         let anonymous = Released {
             user_id: None,
             ..released(1, "completed", 10, Some(4))
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_quota_writes_no_balance() {
+    fn jobs_without_quota_write_no_balance() {
         let changes = plan(
             &accounts(1, 0, None),
             &[released(1, "completed", 0, None)],
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_transaction_holds_is_for_all_holders_of_it() {
+    fn the_promotion_limit_of_a_transaction_covers_all_its_holders() {
         let lifted = Rules {
             slot_limits: None,
             ..rules()
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn lifted_limits_promote_no_more_than_a_transaction_holds() {
+    fn one_transaction_promotes_a_limited_number_of_jobs() {
         let lifted = Rules {
             slot_limits: None,
             ..rules()

@@ -61,7 +61,7 @@ mod tests {
     use crate::holder::Holders;
 
     #[test]
-    fn a_promotion_counts_for_the_next_attempt_once_and_not_for_long() {
+    fn a_promotion_is_remembered_briefly_for_one_attempt() {
         let (promoted, now) = (Promoted::default(), Instant::now());
         let anne = Holders::user(Uuid::from_u128(1));
         let promote = |at| promoted.remember([(7, 0, anne), (8, 1, anne)], at);

@@ -72,37 +72,37 @@ impl Promoter {
         self.promote_slice(false).await
     }
 
-    async fn promote_slice(&mut self, hurries: bool) -> Result<usize, DatabaseError> {
-        let has_turn = self.pass.has_turn(true, hurries);
+    async fn promote_slice(&mut self, hurried: bool) -> Result<usize, DatabaseError> {
+        let is_due = self.pass.is_due(true, hurried);
         let after = self.pass.after().unwrap_or(FIRST);
-        let size = if has_turn { SLICE } else { 0 };
+        let size = if is_due { SLICE } else { 0 };
         let found = match self.session.connection().await {
             Ok(connection) => with_deadline(waiting(connection, &self.rules, after, size)).await,
             Err(failure) => Err(failure),
         };
         let (mut with_room, mut next) = match found {
             Ok(found) => found,
-            Err(failure) => return Err(self.give_up(failure).await),
+            Err(failure) => return Err(self.recover(failure).await),
         };
-        if !hurries {
+        if !hurried {
             with_room.retain(|key| !self.hold_off.applies_to(key));
         }
-        let given = self.each(with_room, &[]).await.map(|given| given.jobs);
-        if matches!(given, Ok(count) if count >= changes::MAX_PROMOTED) {
+        let promoted = self.promote_each(with_room, &[]).await.map(|round| round.jobs);
+        if matches!(promoted, Ok(count) if count >= changes::MAX_PROMOTED) {
             // Continue with the holders that did not fit into one transaction.
             next = Some(after);
         }
-        if has_turn {
-            match given {
-                Ok(given) => self.pass.go_on(Slice {
+        if is_due {
+            match promoted {
+                Ok(promoted) => self.pass.advance(Slice {
                     next,
-                    done: i64::try_from(given).unwrap_or(i64::MAX),
+                    done: i64::try_from(promoted).unwrap_or(i64::MAX),
                 }),
                 // If a slice fails, continue with the next one.
                 Err(_) => self.pass.skip_to(next),
             }
         }
-        given
+        promoted
     }
 
     /// Admits or parks due jobs: submissions with a later start, and retries shortly before their time. Returns the
@@ -119,45 +119,47 @@ impl Promoter {
         };
         let jobs = match found {
             Ok(jobs) => jobs,
-            Err(failure) => return Err(self.give_up(failure).await),
+            Err(failure) => return Err(self.recover(failure).await),
         };
         let is_full = jobs.len() >= MAX_DUE;
         let holders: BTreeSet<Key> = jobs.iter().map(|(key, _)| *key).collect();
-        let given = self.each(holders.iter().copied().collect(), &jobs).await?;
+        let round = self
+            .promote_each(holders.iter().copied().collect(), &jobs)
+            .await?;
         if is_full {
-            for key in holders.difference(&given.served) {
+            for key in holders.difference(&round.handled) {
                 self.hold_off.start(*key);
             }
         }
-        Ok(given.jobs)
+        Ok(round.jobs)
     }
 
     /// Parks the due jobs of these holders, then promotes as many as have room. If that fails, narrows the failure down
     /// to the holders that cause it.
-    async fn each(&mut self, holders: Vec<Key>, due: &[(Key, i64)]) -> Result<Given, DatabaseError> {
+    async fn promote_each(&mut self, holders: Vec<Key>, due: &[(Key, i64)]) -> Result<Round, DatabaseError> {
         let started = Instant::now();
-        let (mut parts, mut given) = (vec![holders], Given::default());
+        let (mut parts, mut round) = (vec![holders], Round::default());
         while let Some(mut part) = parts.pop() {
             if part.is_empty() {
                 continue;
             }
             let done = match self.session.connection().await {
                 Ok(connection) => {
-                    with_deadline(give(connection, &part, due, &self.rules, &self.promoted)).await
+                    with_deadline(run_round(connection, &part, due, &self.rules, &self.promoted)).await
                 }
                 Err(failure) => Err(failure),
             };
             let failure = match done {
                 Ok(one) => {
-                    given.jobs += one.jobs;
-                    given.served.extend(one.served);
+                    round.jobs += one.jobs;
+                    round.handled.extend(one.handled);
                     continue;
                 }
                 Err(failure) => failure,
             };
             let keeps_connection = failure.keeps_connection();
             let is_blocked = matches!(failure, Failure::Blocked);
-            let error = self.give_up(failure).await;
+            let error = self.recover(failure).await;
             // A server-wide error is not caused by a holder, and the next round tries again.
             let is_own = keeps_connection && (is_blocked || !error.is_transient());
             if !is_own || started.elapsed() > NARROWING {
@@ -171,10 +173,10 @@ impl Promoter {
             let second = part.split_off(part.len() / 2);
             parts.extend([second, part]);
         }
-        Ok(given)
+        Ok(round)
     }
 
-    async fn give_up(&mut self, failure: Failure) -> DatabaseError {
+    async fn recover(&mut self, failure: Failure) -> DatabaseError {
         self.session.recover(&failure).await;
         failure.into_error()
     }
@@ -199,11 +201,11 @@ impl Promoter {
 
 /// The result of one round.
 #[derive(Default)]
-struct Given {
+struct Round {
     /// The number of jobs that became available.
     jobs: usize,
     /// Holders without another transaction's lock on their row or on a due job.
-    served: BTreeSet<Key>,
+    handled: BTreeSet<Key>,
 }
 
 /// Before every holder.
@@ -233,25 +235,25 @@ async fn lock(
 }
 
 /// Runs the transaction for these holders.
-async fn give(
+async fn run_round(
     connection: &Connection<SettlementStatements>,
     holders: &[Key],
     due: &[(Key, i64)],
     rules: &Rules,
     promoted: &Promoted,
-) -> Result<Given, Failure> {
+) -> Result<Round, Failure> {
     let mut locked = lock(connection, holders).await?;
-    let mut served: BTreeSet<Key> = locked.keys().copied().collect();
+    let mut handled: BTreeSet<Key> = locked.keys().copied().collect();
     if !due.is_empty() {
         for key in park_due(connection, due, &mut locked).await? {
-            served.remove(&key);
+            handled.remove(&key);
         }
     }
     let changes = changes::plan(&locked, &[], &[], rules);
     let jobs = transaction::write(connection, &changes, &locked, promoted)
         .await
         .map_err(|error| Failure::of(error, Phase::Committing))?;
-    Ok(Given { jobs, served })
+    Ok(Round { jobs, handled })
 }
 
 /// The due jobs, the longest due first, without those of excluded holders.

@@ -18,7 +18,7 @@ statements! {
         due: include_str!("sql/due.sql"),
         park_due: include_str!("sql/park_due.sql"),
         free_jobs: include_str!("sql/free_jobs.sql"),
-        make_holder: include_str!("sql/make_holder.sql"),
+        create_holder: include_str!("sql/create_holder.sql"),
         rebuild_lock: include_str!("sql/rebuild_lock.sql"),
         rebuild_holders: include_str!("sql/rebuild_holders.sql"),
         rebuild_balances: include_str!("sql/rebuild_balances.sql"),

@@ -66,15 +66,15 @@ impl Transact for Settle {
         let started = Instant::now();
         // Another writer may have inserted a usage event for one of the jobs. This is checked only after a conflict.
         let settled = match transact(connection, self, group, locking, false).await {
-            Err(Unsettled::ChargedBefore) => {
+            Err(SettleFailure::AlreadyCharged) => {
                 roll_back(connection).await?;
                 transact(connection, self, group, locking, true).await
             }
             other => other,
         };
         let settled = settled.map_err(|unsettled| match unsettled {
-            Unsettled::Failed(failure) => failure,
-            Unsettled::ChargedBefore => Failure::Conflict(DatabaseError::Contended).into(),
+            SettleFailure::Failed(failure) => failure,
+            SettleFailure::AlreadyCharged => Failure::Conflict(DatabaseError::Contended).into(),
         })?;
         metrics::histogram!("weir_settlement_duration_seconds").record(started.elapsed().as_secs_f64());
         Ok(settled)
@@ -117,7 +117,7 @@ impl Transact for Settle {
             DatabaseError::Postgres(postgres) => postgres.code() == Some(&SqlState::CHECK_VIOLATION),
             // The holder's row may be missing. Then there is nothing to lock.
             _ => {
-                let made = client.execute(&statements.make_holder, &[&ended.job_id]).await;
+                let made = client.execute(&statements.create_holder, &[&ended.job_id]).await;
                 made.map_err(open)? > 0
             }
         };
@@ -159,20 +159,20 @@ async fn roll_back(connection: &Connection<SettlementStatements>) -> Result<(), 
     rolled_back.map_err(|error| Failure::of(error, Phase::Open))
 }
 
-enum Unsettled {
+enum SettleFailure {
     /// One of the jobs already has a usage event.
-    ChargedBefore,
+    AlreadyCharged,
     Failed(GroupFailure),
 }
 
-impl From<Failure> for Unsettled {
+impl From<Failure> for SettleFailure {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure.into())
     }
 }
 
 /// The first round trip and its results.
-struct Begun {
+struct Planned {
     locked: BTreeMap<Key, LockedHolder>,
     released: Vec<Released>,
     /// The jobs that it completed.
@@ -186,25 +186,32 @@ async fn transact(
     group: &[&Ended],
     locking: &Locking,
     look_for_charges: bool,
-) -> Result<Vec<Settled>, Unsettled> {
-    let begun = before_commit(begin(connection, &settle.rules, group, locking, look_for_charges)).await?;
-    let written = write(connection, &begun.changes, &begun.locked, &settle.promoted).await;
+) -> Result<Vec<Settled>, SettleFailure> {
+    let planned = before_commit(lock_and_plan(
+        connection,
+        &settle.rules,
+        group,
+        locking,
+        look_for_charges,
+    ))
+    .await?;
+    let written = write(connection, &planned.changes, &planned.locked, &settle.promoted).await;
     if let Err(error) = written {
         // The only unique key written here is the job of a usage event.
-        let charged_before = error.code() == Some(&SqlState::UNIQUE_VIOLATION) && !look_for_charges;
-        return Err(if charged_before {
-            Unsettled::ChargedBefore
+        let already_charged = error.code() == Some(&SqlState::UNIQUE_VIOLATION) && !look_for_charges;
+        return Err(if already_charged {
+            SettleFailure::AlreadyCharged
         } else {
             Failure::of(error, Phase::Committing).into()
         });
     }
-    let Charges { jobs, amounts, .. } = begun.changes.charges;
+    let Charges { jobs, amounts, .. } = planned.changes.charges;
     let charges: HashMap<i64, i64> = jobs.into_iter().zip(amounts).collect();
-    record(&begun.released, &charges);
+    record(&planned.released, &charges);
     Ok(group
         .iter()
         .map(|one| match one.success {
-            Some(_) if !begun.completed.contains(&one.job_id) => Settled::FencedOut,
+            Some(_) if !planned.completed.contains(&one.job_id) => Settled::FencedOut,
             _ => Settled::Done {
                 charged: charges.get(&one.job_id).copied().unwrap_or(0),
             },
@@ -212,13 +219,13 @@ async fn transact(
         .collect())
 }
 
-async fn begin(
+async fn lock_and_plan(
     connection: &Connection<SettlementStatements>,
     rules: &Rules,
     group: &[&Ended],
     locking: &Locking,
     look_for_charges: bool,
-) -> Result<Begun, Unsettled> {
+) -> Result<Planned, SettleFailure> {
     let Connection { client, statements } = connection;
     let ids: Vec<i64> = group.iter().map(|one| one.job_id).collect();
     let mut others = Vec::new();
@@ -290,11 +297,15 @@ async fn begin(
         .map(|one| (one.job_id, one.key.0))
         .collect();
     if !not_locked.is_empty() {
-        return Err(Unsettled::Failed(not_locked_failure(group, locking, &not_locked)));
+        return Err(SettleFailure::Failed(not_locked_failure(
+            group,
+            locking,
+            &not_locked,
+        )));
     }
-    let charged_before: Vec<i64> = charged.iter().map(|row| row.get("job_id")).collect();
-    let changes = changes::plan(&locked, &released, &charged_before, rules);
-    Ok(Begun {
+    let already_charged: Vec<i64> = charged.iter().map(|row| row.get("job_id")).collect();
+    let changes = changes::plan(&locked, &released, &already_charged, rules);
+    Ok(Planned {
         locked,
         released,
         completed: completed_ids,

@@ -186,11 +186,11 @@ impl From<ControlError> for ApiError {
         let text = sentence(&error.to_string());
         match error {
             ControlError::Database(error) => error.into(),
-            ControlError::NoPlan(..) | ControlError::Invalid(_) => Self::Unprocessable(text),
-            ControlError::NoMeter(..) | ControlError::NeverSeen(_) | ControlError::NoWebhook(_) => {
-                Self::NotFound(text)
-            }
-            ControlError::Deleted(_) => Self::Deleted,
+            ControlError::UnknownPlan(..) | ControlError::Invalid(_) => Self::Unprocessable(text),
+            ControlError::UnknownMeter(..)
+            | ControlError::UserNotFound(_)
+            | ControlError::WebhookNotFound(_) => Self::NotFound(text),
+            ControlError::UserDeleted(_) => Self::Deleted,
             ControlError::Conflict(_) => Self::Conflict(text),
         }
     }

@@ -10,9 +10,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 use weir::api::admin::holder_view;
 use weir::config::Settings;
-use weir_ledger::control::{
-    self, Effective, NotApplied, Override, PaidPeriod, Person, PlanChange, WantedGrant,
-};
+use weir_ledger::control::{self, Effective, NewGrant, NotApplied, Override, PaidPeriod, PlanChange};
 use weir_ledger::holder::Holders;
 use weir_ledger::read::usage::usage;
 use weir_policy::span::Span;
@@ -219,7 +217,7 @@ impl Action {
 
 impl PlanArguments {
     /// Changes the plan. Fails if the change was not applied.
-    async fn change(self, client: &mut Client, actor: &str, person: &Person) -> CommandResult {
+    async fn change(self, client: &mut Client, actor: &str, user: &control::User) -> CommandResult {
         let event_id = self
             .event_id
             .unwrap_or_else(|| format!("shell:{}", Uuid::now_v7()));
@@ -238,7 +236,7 @@ impl PlanArguments {
                 end: self.period_end,
             }),
         };
-        let outcome = control::set_plan(client, actor, person, &change).await?;
+        let outcome = control::set_plan(client, actor, user, &change).await?;
         let message = match (outcome.repeated, outcome.not_applied) {
             (true, _) => "nothing changed: this event was applied before".to_owned(),
             (false, Some(reason)) => {
@@ -249,7 +247,7 @@ impl PlanArguments {
                 return Ok(ExitCode::FAILURE);
             }
             (false, None) => {
-                let status = control::plan_status(client, person.id).await?;
+                let status = control::plan_status(client, user.id).await?;
                 match status.next.zip(status.next_at) {
                     Some((next, at)) => format!("{} until {at}, then {next}", status.plan),
                     None => status.plan,
@@ -264,8 +262,8 @@ impl PlanArguments {
 /// The meter and its unit, which is a plural: a number in front of it would be wrong for 1.
 ///
 /// If the query fails, the name alone, because the change that is reported is already committed.
-async fn meter_text(client: &Client, person: &Person, meter: &str) -> String {
-    let meters = usage(client, person.id)
+async fn meter_text(client: &Client, user: &control::User, meter: &str) -> String {
+    let meters = usage(client, user.id)
         .await
         .map_or_else(|_| Vec::new(), |usage| usage.meters);
     let found = meters.into_iter().find(|of| of.meter.as_str() == meter);
@@ -286,11 +284,11 @@ impl User {
     pub(crate) async fn run(self, settings: &Settings) -> CommandResult {
         let mut client = connected(settings).await?;
         let holders = Holders::load(&client).await?;
-        let person = Person::of(holders, self.action.subject().clone());
+        let user = control::User::of(holders, self.action.subject().clone());
         let (actor, client) = (actor(), &mut client);
         let message = match self.action {
             Action::Show { json, .. } => {
-                let view = holder_view(client, settings, &person).await?;
+                let view = holder_view(client, settings, &user).await?;
                 return shown(&serde_json::to_value(&view)?, json, user_text::holder);
             }
             Action::Usage {
@@ -300,15 +298,14 @@ impl User {
                 json,
                 ..
             } => {
-                let usage =
-                    control::usage_by_period(client, &person, window, meter.as_deref(), limit).await?;
+                let usage = control::usage_by_period(client, &user, window, meter.as_deref(), limit).await?;
                 return shown(&serde_json::to_value(&usage)?, json, user_text::usage);
             }
-            Action::Plan(arguments) => return arguments.change(client, &actor, &person).await,
+            Action::Plan(arguments) => return arguments.change(client, &actor, &user).await,
             Action::Override {
                 meter, remove: true, ..
             } => {
-                control::remove_override(client, &actor, &person, &meter).await?;
+                control::remove_override(client, &actor, &user, &meter).await?;
                 "removed; the plan's limits and slots apply again".to_owned()
             }
             Action::Override {
@@ -323,7 +320,7 @@ impl User {
                     slots,
                     expires_at: until,
                 };
-                control::set_override(client, &actor, &person, &meter, &wanted).await?;
+                control::set_override(client, &actor, &user, &meter, &wanted).await?;
                 "set".to_owned()
             }
             Action::Grant {
@@ -334,18 +331,18 @@ impl User {
                 key,
                 ..
             } => {
-                let wanted = WantedGrant {
+                let wanted = NewGrant {
                     meter: &meter,
                     amount,
                     expires_at: expires,
                     reason: &reason,
                 };
-                let given = control::grant(client, &actor, &person, &wanted, key.as_deref()).await?;
-                let before = if given.repeated { ", granted before" } else { "" };
-                let meter = meter_text(client, &person, &meter).await;
+                let granted = control::grant(client, &actor, &user, &wanted, key.as_deref()).await?;
+                let before = if granted.repeated { ", granted before" } else { "" };
+                let meter = meter_text(client, &user, &meter).await;
                 format!(
                     "{meter}: granted {} (grant {}){before}",
-                    given.made.amount, given.made.id
+                    granted.created.amount, granted.created.id
                 )
             }
             Action::Adjust {
@@ -356,17 +353,17 @@ impl User {
                 ..
             } => {
                 let key = key.as_deref();
-                let booked = control::adjust(client, &actor, &person, &meter, amount, &reason, key).await?;
+                let booked = control::adjust(client, &actor, &user, &meter, amount, &reason, key).await?;
                 let before = if booked.repeated { ", booked before" } else { "" };
-                let meter = meter_text(client, &person, &meter).await;
-                format!("{meter}: {} used in this period{before}", booked.made.used)
+                let meter = meter_text(client, &user, &meter).await;
+                format!("{meter}: {} used in this period{before}", booked.created.used)
             }
             Action::Cancel { reason, .. } => {
-                let cancelled = control::cancel_waiting(client, &actor, &person, reason.as_deref()).await?;
+                let cancelled = control::cancel_waiting(client, &actor, &user, reason.as_deref()).await?;
                 format!("cancelled {}", counted(i128::from(cancelled), "job", "jobs"))
             }
             Action::Delete { .. } => {
-                let deleted = control::delete(client, &actor, &person).await?;
+                let deleted = control::delete(client, &actor, &user).await?;
                 format!(
                     "deleted, with {}; kept without the user's name: {}",
                     counted(i128::from(deleted.jobs), "job", "jobs"),

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use serde::de::DeserializeOwned;
 use toml::{Spanned, Value};
-use weir_policy::misspelling::meant;
+use weir_policy::misspelling::suggestion;
 
 use super::variables::Reader;
 use super::wording::reworded;
@@ -138,7 +138,7 @@ impl<'a> Table<'a> {
         let known: Vec<&str> = self.read.iter().map(|(name, _)| *name).collect();
         for member in self.members.keys() {
             let name = member.get_ref();
-            let instead = match meant(name, known.iter().copied()) {
+            let instead = match suggestion(name, known.iter().copied()) {
                 Some(meant) => format!("did you mean {meant}?"),
                 None => format!("it may have {}", known.join(", ")),
             };

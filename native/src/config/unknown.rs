@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_policy::misspelling::meant;
+use weir_policy::misspelling::suggestion;
 
 use super::variables::Variables;
 
@@ -48,7 +48,7 @@ pub(super) fn faults(
         if known || value.trim().is_empty() || name.starts_with("WEIR_TEST_") || is_of_others(name, value) {
             continue;
         }
-        if let Some(meant) = meant(name, ours.iter().copied()) {
+        if let Some(meant) = suggestion(name, ours.iter().copied()) {
             faults.push(format!("{name} is not a setting; did you mean {meant}?"));
         } else if name.ends_with("_WORKERS") && stems.iter().any(|stem| name.starts_with(stem)) {
             faults.push(format!(

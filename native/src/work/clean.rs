@@ -24,7 +24,7 @@ const KEEP_ALL_INTERVAL: Duration = Duration::from_hours(1);
 pub(super) struct Cleaner {
     passed: Option<Instant>,
     /// Whether a caller waits for the current pass.
-    hurries: bool,
+    hurried: bool,
     submissions: Pass<i64>,
     abandoned: Pass<i64>,
     outputs: Pass<i64>,
@@ -34,10 +34,10 @@ pub(super) struct Cleaner {
 }
 
 /// Advances a pass by one slice. A failed slice ends the pass.
-fn go_on<C: Copy>(pass: &mut Pass<C>, slice: Result<Slice<C>, Error>) -> Result<i64, Error> {
+fn advance<C: Copy>(pass: &mut Pass<C>, slice: Result<Slice<C>, Error>) -> Result<i64, Error> {
     match slice {
         Ok(slice) => {
-            pass.go_on(slice);
+            pass.advance(slice);
             Ok(slice.done)
         }
         Err(error) => {
@@ -59,7 +59,7 @@ impl Cleaner {
     pub(super) fn new() -> Self {
         Self {
             passed: None,
-            hurries: false,
+            hurried: false,
             submissions: Pass::new(REST),
             abandoned: Pass::new(REST),
             outputs: Pass::new(REST),
@@ -81,7 +81,7 @@ impl Cleaner {
     /// Makes the next round start a pass without rests.
     pub(super) fn hurry(&mut self) {
         self.passed = None;
-        self.hurries = true;
+        self.hurried = true;
     }
 
     fn is_under_way(&self) -> bool {
@@ -94,9 +94,9 @@ impl Cleaner {
 
     /// Runs the slices of one round. They are independent: a failed slice does not stop the others.
     pub(super) async fn round(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
-        let begins = self.passed.is_none_or(|last| last.elapsed() >= PASS_INTERVAL);
-        if !begins && !self.is_under_way() {
-            self.hurries = false;
+        let may_start = self.passed.is_none_or(|last| last.elapsed() >= PASS_INTERVAL);
+        if !may_start && !self.is_under_way() {
+            self.hurried = false;
             return Ok(());
         }
         let mut failure = None;
@@ -109,35 +109,35 @@ impl Cleaner {
                 .for_each(|finished| finished.after = FIRST_FINISHED);
         }
         for finished in &mut self.finished {
-            if begins || finished.is_under_way {
+            if may_start || finished.is_under_way {
                 let next = ledger::keep_finished(client, finished.state, finished.after).await;
                 let next = next.map_err(&mut failed).unwrap_or(None);
                 finished.is_under_way = next.is_some();
                 finished.after = next.unwrap_or(finished.after);
             }
         }
-        let hurries = self.hurries;
-        if self.submissions.has_turn(begins, hurries) {
+        let hurried = self.hurried;
+        if self.submissions.is_due(may_start, hurried) {
             let slice = ledger::clean_submissions(client, self.submissions.after().unwrap_or(0)).await;
-            go_on(&mut self.submissions, slice).map_or_else(&mut failed, |_| ());
+            advance(&mut self.submissions, slice).map_or_else(&mut failed, |_| ());
         }
-        if self.abandoned.has_turn(begins, hurries) {
+        if self.abandoned.is_due(may_start, hurried) {
             let slice = ledger::cancel_abandoned(client, self.abandoned.after().unwrap_or(0)).await;
-            match go_on(&mut self.abandoned, slice) {
+            match advance(&mut self.abandoned, slice) {
                 Ok(0) => {}
                 Ok(cancelled) => tracing::warn!(cancelled, "cancelled jobs of deleted accounts"),
                 Err(error) => failed(error),
             }
         }
-        if self.outputs.has_turn(begins, hurries) {
+        if self.outputs.is_due(may_start, hurried) {
             let slice = ledger::clean_outputs(client, self.outputs.after().unwrap_or(0)).await;
-            go_on(&mut self.outputs, slice).map_or_else(&mut failed, |_| ());
+            advance(&mut self.outputs, slice).map_or_else(&mut failed, |_| ());
         }
-        if self.holders.has_turn(begins, hurries) {
+        if self.holders.is_due(may_start, hurried) {
             let slice = ledger::clean_holders(client, self.holders.after().unwrap_or(FIRST_HOLDER)).await;
-            go_on(&mut self.holders, slice).map_or_else(&mut failed, |_| ());
+            advance(&mut self.holders, slice).map_or_else(&mut failed, |_| ());
         }
-        if begins {
+        if may_start {
             ledger::clean_finished(client).await.unwrap_or_else(&mut failed);
             ledger::clean_cache(client).await.unwrap_or_else(&mut failed);
             ledger::clean_windows(client).await.unwrap_or_else(&mut failed);

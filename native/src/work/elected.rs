@@ -67,7 +67,7 @@ impl Elected {
     /// Runs a step for as long as the session holds the lease. Returns whether the session is still usable, as `step`
     /// does.
     pub(super) async fn during(&self, step: impl Future<Output = bool>) -> bool {
-        let done = maintenance::holding(&self.client, &self.process, RENEW_INTERVAL, step).await;
+        let done = maintenance::run_while_holding(&self.client, &self.process, RENEW_INTERVAL, step).await;
         done.unwrap_or_else(|| {
             tracing::warn!("a maintenance round was aborted: its session lost the lease");
             false
@@ -78,7 +78,7 @@ impl Elected {
     pub(super) async fn leave(self) {
         if self.renewed.is_some() {
             within("maintenance", async {
-                Ok(maintenance::give_back(&self.client).await?)
+                Ok(maintenance::release(&self.client).await?)
             })
             .await;
         }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
-use weir_ledger::control::{self, ControlError, Person, Scope};
+use weir_ledger::control::{self, ControlError, Scope, User};
 use weir_ledger::holder::Holders;
 use weir_ledger::migrate;
 
@@ -85,9 +85,9 @@ impl<'a> Backend<'a> {
     }
 }
 
-async fn person(weir: &Weir, subject: &str) -> Person {
+async fn user_of(weir: &Weir, subject: &str) -> User {
     let holders = Holders::load(&weir.client().await).await.unwrap();
-    Person::of(holders, subject.parse().unwrap())
+    User::of(holders, subject.parse().unwrap())
 }
 
 fn analysis() -> String {
@@ -593,7 +593,7 @@ async fn deleting_a_user_cancels_jobs_and_keeps_billed_usage() {
     // One job runs, in another client.
     weir.begun_elsewhere(ids[0]).await;
     let mut client = weir.client().await;
-    let anne = person(&weir, subject).await;
+    let anne = user_of(&weir, subject).await;
     let cancelled = control::cancel_waiting(&mut client, "shell:test", &anne, Some("abuse")).await;
     assert_eq!(cancelled.unwrap(), 3);
     let quota = weir.quota(who, "analysis").await;
@@ -663,12 +663,12 @@ async fn a_first_submission_during_deletion_leaves_a_whole_user() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let holders = Holders::load(&weir.client().await).await.unwrap();
-    let person = Person::of(holders, user.into());
+    let account = User::of(holders, user.into());
     let (mut shop, mut operator, observer) = (weir.client().await, weir.client().await, weir.client().await);
     let open = shop.transaction().await.unwrap();
     let submit = "SELECT outcome FROM weir_submit($1, 'analysis', '{\"files\": []}', 3)";
     open.query_one(submit, &[&user.to_string()]).await.unwrap();
-    let deleting = control::delete(&mut operator, "shell:test", &person);
+    let deleting = control::delete(&mut operator, "shell:test", &account);
     let committing = async {
         weir.until("the deletion to wait", async || {
             let waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
@@ -793,7 +793,7 @@ async fn deleting_a_user_includes_jobs_of_other_clients() {
     let others = "INSERT INTO river_job (args, kind, max_attempts, state, finalized_at) \
                   VALUES ($1, 'newsletter', 3, 'completed', now())";
     client.execute(others, &[&args]).await.unwrap();
-    let zoe = person(&weir, subject).await;
+    let zoe = user_of(&weir, subject).await;
     weir.begun_elsewhere(first).await;
     let cancelled = control::cancel_waiting(&mut client, "shell:test", &zoe, None).await;
     assert_eq!(cancelled.unwrap(), 1, "not what is under way");
@@ -817,7 +817,7 @@ async fn deleting_a_user_includes_jobs_of_other_clients() {
 async fn a_later_event_does_not_restore_a_deleted_user() {
     let weir = Weir::new().await;
     let backend = Backend::operator(&weir).await;
-    let anne = person(&weir, "anne@example.com").await;
+    let anne = user_of(&weir, "anne@example.com").await;
     let path = "/admin/holders/anne%40example.com";
     let event = |id: &str, second: i64| {
         let at = Timestamp::from_second(1_800_000_000 + second).unwrap();

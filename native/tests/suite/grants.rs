@@ -7,7 +7,7 @@ use crate::common::{GO_TESTS, Weir, Who, files};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
-use weir_ledger::control::{self, Granted, Person, WantedGrant};
+use weir_ledger::control::{self, Granted, NewGrant, User};
 use weir_ledger::holder::Holders;
 use weir_ledger::reservation::{Answer, Reserver};
 use weir_ledger::settlement::{Ended, Success};
@@ -16,7 +16,7 @@ use weir_ledger::settlement::{Ended, Success};
 struct Scene {
     weir: Weir,
     user: Uuid,
-    person: Person,
+    account: User,
     reserver: Reserver,
 }
 
@@ -28,7 +28,7 @@ impl Scene {
         let holders = Holders::load(&weir.client().await).await.unwrap();
         let reserver = Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules));
         Self {
-            person: Person::of(holders, user.into()),
+            account: User::of(holders, user.into()),
             weir,
             user,
             reserver,
@@ -36,14 +36,14 @@ impl Scene {
     }
 
     async fn grant(&self, amount: i64, expires_in: Option<SignedDuration>) {
-        let wanted = WantedGrant {
+        let wanted = NewGrant {
             meter: "analysis",
             amount,
             expires_at: expires_in.map(|wait| Timestamp::now() + wait),
             reason: "bought",
         };
         let mut client = self.weir.client().await;
-        control::grant(&mut client, "shell:test", &self.person, &wanted, None)
+        control::grant(&mut client, "shell:test", &self.account, &wanted, None)
             .await
             .unwrap();
     }
@@ -82,7 +82,7 @@ impl Scene {
     }
 
     async fn grants(&self) -> Vec<Granted> {
-        control::grants_of(&self.weir.client().await, &self.person)
+        control::grants_of(&self.weir.client().await, &self.account)
             .await
             .unwrap()
     }
@@ -219,7 +219,7 @@ async fn changing_a_reservation_by_hand_keeps_grants_correct() {
         (vec![50], [70, 30, 50])
     );
     let cancelled =
-        control::cancel_waiting(&mut scene.weir.client().await, "shell:test", &scene.person, None).await;
+        control::cancel_waiting(&mut scene.weir.client().await, "shell:test", &scene.account, None).await;
     assert_eq!(cancelled.unwrap(), 1);
     assert_eq!((scene.left().await, scene.quota().await), (vec![80], [70, 0, 80]));
     // A repair computes the same from the rows.

@@ -290,8 +290,8 @@ async fn an_outstanding_answer_blocks_deletion_of_its_account() {
     let waiting = stage.submit(who, "work").await;
     let mut client = stage.weir.client().await;
     let holders = stage.weir.context.holders().await.unwrap();
-    let person = weir_ledger::control::Person::of(holders, id.into());
-    let refused = weir_ledger::control::delete(&mut client, "shell:test", &person)
+    let account = weir_ledger::control::User::of(holders, id.into());
+    let refused = weir_ledger::control::delete(&mut client, "shell:test", &account)
         .await
         .unwrap_err();
     assert!(refused.to_string().contains("are being worked on"), "{refused}");

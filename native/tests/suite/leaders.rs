@@ -302,7 +302,7 @@ async fn a_lease_is_renewed_during_long_work_and_lost_with_its_session() {
     // Longer than the session may be idle.
     let elsewhere = tokio::time::sleep(Duration::from_secs(4));
     assert_eq!(
-        maintenance::holding(&mine, "mine", often, elsewhere).await,
+        maintenance::run_while_holding(&mine, "mine", often, elsewhere).await,
         Some(())
     );
     assert!(!maintenance::hold(&theirs, "theirs", true).await.unwrap());
@@ -312,7 +312,7 @@ async fn a_lease_is_renewed_during_long_work_and_lost_with_its_session() {
     weir.until("the idle session to end", async || mine.is_closed().then_some(()))
         .await;
     assert!(maintenance::hold(&theirs, "theirs", true).await.unwrap());
-    maintenance::give_back(&theirs).await.unwrap();
+    maintenance::release(&theirs).await.unwrap();
     assert_eq!(weir.count("maintenance_lease WHERE expires_at > now()").await, 0);
     weir.end().await;
 }
@@ -349,7 +349,7 @@ async fn a_process_without_its_lease_stops_maintenance() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(weir.quota(who, "analysis").await["reserved"], 1, "it settles on");
     }
-    maintenance::give_back(&client).await.unwrap();
+    maintenance::release(&client).await.unwrap();
     weir.released(who, "analysis").await;
     stopped.cancel();
     reconciling.await.unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::{GO_TESTS, Weir, Who, lock_holder};
 use tokio_util::sync::CancellationToken;
 use weir::work::reconcile::Reconciler;
-use weir_ledger::control::{self, Person};
+use weir_ledger::control::{self, User};
 use weir_ledger::processes;
 use weir_ledger::reconciliation::MAX_ENDED;
 
@@ -771,8 +771,8 @@ async fn an_aborted_cancellation_is_logged_up_to_its_abort() {
         .await
         .unwrap();
     let holders = weir.context.holders().await.unwrap();
-    let person = Person::of(holders, user.to_string().parse().unwrap());
-    let broken_off = control::cancel_waiting(&mut client, "shell:test", &person, None).await;
+    let account = User::of(holders, user.to_string().parse().unwrap());
+    let broken_off = control::cancel_waiting(&mut client, "shell:test", &account, None).await;
     assert!(broken_off.is_err());
     let logged =
         "SELECT (after ->> 'cancelled')::bigint AS cancelled FROM admin_log WHERE action = 'jobs.cancel'";

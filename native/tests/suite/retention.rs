@@ -330,11 +330,11 @@ async fn a_large_output_by_sql_is_readable_and_deleted_with_its_owner() {
     assert_eq!(weir.count("river_job WHERE metadata ? 'output'").await, 0);
     age(&weir, &client, 2).await;
     assert_eq!(read(&weir, id, user).await["output"], output);
-    let person = weir_ledger::control::Person::of(
+    let account = weir_ledger::control::User::of(
         weir_ledger::holder::Holders::load(&client).await.unwrap(),
         user.to_string().parse().unwrap(),
     );
-    let deleted = weir_ledger::control::delete(&mut weir.client().await, "shell:test", &person)
+    let deleted = weir_ledger::control::delete(&mut weir.client().await, "shell:test", &account)
         .await
         .unwrap();
     assert_eq!(deleted.jobs, 1);

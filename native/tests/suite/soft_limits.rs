@@ -7,7 +7,7 @@ use crate::common::process::command;
 use crate::common::{Answer, GO_TESTS, Weir, Who, files};
 use serde_json::{Value, json};
 use uuid::Uuid;
-use weir_ledger::control::{self, Override, Person, WantedGrant};
+use weir_ledger::control::{self, NewGrant, Override, User};
 use weir_ledger::holder::Holders;
 use weir_ledger::settlement::{Ended, Success};
 use weir_policy::span::Span;
@@ -63,8 +63,8 @@ fn amounts(quota: &Value) -> [i64; 3] {
     ]
 }
 
-async fn person(weir: &Weir, user: Uuid) -> Person {
-    Person::of(Holders::load(&weir.client().await).await.unwrap(), user.into())
+async fn user_of(weir: &Weir, user: Uuid) -> User {
+    User::of(Holders::load(&weir.client().await).await.unwrap(), user.into())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,15 +73,15 @@ async fn beyond_the_limit_grants_pay_first_and_overage_ends_at_the_ceiling() {
     let weir = shop.open().await;
     let user = weir.user("free").await;
     weir.use_up(user, "analysis", 45).await;
-    let wanted = WantedGrant {
+    let wanted = NewGrant {
         meter: "analysis",
         amount: 3,
         expires_at: None,
         reason: "bought",
     };
     let mut client = weir.client().await;
-    let person = person(&weir, user).await;
-    control::grant(&mut client, "shell:test", &person, &wanted, None)
+    let account = user_of(&weir, user).await;
+    control::grant(&mut client, "shell:test", &account, &wanted, None)
         .await
         .unwrap();
     let (mut jobs, mut all_amounts) = (Vec::new(), Vec::new());
@@ -243,8 +243,8 @@ async fn extend_stops_at_the_ceiling_and_overrides_are_hard() {
             expires_at: None,
         },
     );
-    let person = person(&weir, other).await;
-    control::set_override(&mut client, "shell:test", &person, "analysis", &own)
+    let account = user_of(&weir, other).await;
+    control::set_override(&mut client, "shell:test", &account, "analysis", &own)
         .await
         .unwrap();
     assert_eq!(submit(&weir, other).await.status, 202);

@@ -9,7 +9,7 @@ use crate::common::{GO_TESTS, Weir, Who};
 use serde_json::Value;
 use tokio_postgres::Client;
 use uuid::Uuid;
-use weir_ledger::control::{self, Person, UsageCursor, archive_usage, usage_after};
+use weir_ledger::control::{self, UsageCursor, User, archive_usage, usage_after};
 use weir_ledger::database::Database;
 use weir_ledger::holder::Holders;
 
@@ -300,8 +300,8 @@ async fn a_user_deleted_during_archiving_leaves_no_usage() {
         deleting = Some(tokio::spawn(async move {
             let mut client = database.connect().await.unwrap();
             let holders = Holders::load(&client).await.unwrap();
-            let person = Person::of(holders, user.to_string().parse().unwrap());
-            control::delete(&mut client, "test", &person).await.unwrap();
+            let account = User::of(holders, user.to_string().parse().unwrap());
+            control::delete(&mut client, "test", &account).await.unwrap();
         }));
         meanwhile(weir.until("the deletion to wait", async || {
             let waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 use weir::webhooks;
-use weir_ledger::control::{self, Effective, Override, Person, PlanChange};
+use weir_ledger::control::{self, Effective, Override, PlanChange, User};
 use weir_ledger::holder::Holders;
 use weir_policy::span::Span;
 
@@ -60,8 +60,8 @@ async fn thresholds(weir: &Weir, user: Uuid) -> Vec<String> {
         .collect()
 }
 
-async fn person(weir: &Weir, user: Uuid) -> Person {
-    Person::of(Holders::load(&weir.client().await).await.unwrap(), user.into())
+async fn user_of(weir: &Weir, user: Uuid) -> User {
+    User::of(Holders::load(&weir.client().await).await.unwrap(), user.into())
 }
 
 async fn set_plan(weir: &Weir, user: Uuid, plan: &str, effective: Effective) {
@@ -74,8 +74,8 @@ async fn set_plan(weir: &Weir, user: Uuid, plan: &str, effective: Effective) {
         occurred_at: Timestamp::now(),
         effective,
     };
-    let (mut client, person) = (weir.client().await, person(weir, user).await);
-    control::set_plan(&mut client, "shell:test", &person, &change)
+    let (mut client, account) = (weir.client().await, user_of(weir, user).await);
+    control::set_plan(&mut client, "shell:test", &account, &change)
         .await
         .unwrap();
 }
@@ -254,9 +254,9 @@ async fn use_one(weir: &Weir, user: Uuid, way: &str) {
             weir.reconcile().await;
         }
         "an operator" => {
-            let person = person(weir, user).await;
+            let account = user_of(weir, user).await;
             let booked =
-                control::adjust(&mut client, "shell:test", &person, "analysis", 1, "a test", None).await;
+                control::adjust(&mut client, "shell:test", &account, "analysis", 1, "a test", None).await;
             booked.unwrap();
         }
         _ => weir.use_up(user, "analysis", 1).await,
@@ -304,12 +304,12 @@ async fn a_threshold_emits_one_event_when_reached() {
     assert_eq!(thresholds(&weir, user).await, ["month 80", "month 100"]);
     // Released and repeated usage does not reach it a second time.
     let mut client = weir.client().await;
-    let person = person(&weir, user).await;
+    let account = user_of(&weir, user).await;
     for amount in [-70, 60] {
         let booked = control::adjust(
             &mut client,
             "shell:test",
-            &person,
+            &account,
             "analysis",
             amount,
             "a test",
@@ -328,10 +328,18 @@ async fn a_lowered_limit_may_be_reached_by_earlier_usage() {
     add(&weir, "https://example.com/a", &[], &[50, 100, 120]).await;
     // A downgrade in the middle of the month.
     let user = weir.user("pro").await;
-    let (mut client, person) = (weir.client().await, person(&weir, user).await);
-    control::adjust(&mut client, "shell:test", &person, "analysis", 40, "a test", None)
-        .await
-        .unwrap();
+    let (mut client, account) = (weir.client().await, user_of(&weir, user).await);
+    control::adjust(
+        &mut client,
+        "shell:test",
+        &account,
+        "analysis",
+        40,
+        "a test",
+        None,
+    )
+    .await
+    .unwrap();
     assert_eq!(thresholds(&weir, user).await, [""; 0]);
     set_plan(&weir, user, "free", Effective::Now).await;
     assert_eq!(thresholds(&weir, user).await, ["month 50"]);
@@ -341,7 +349,7 @@ async fn a_lowered_limit_may_be_reached_by_earlier_usage() {
         slots: None,
         expires_at: None,
     };
-    control::set_override(&mut client, "shell:test", &person, "analysis", &own)
+    control::set_override(&mut client, "shell:test", &account, "analysis", &own)
         .await
         .unwrap();
     assert_eq!(
@@ -508,8 +516,10 @@ async fn deleting_a_user_drops_its_waiting_deliveries() {
         weir.use_up(one, "analysis", 45).await;
         use_one(&weir, one, "SQL").await;
     }
-    let (mut client, person) = (weir.client().await, person(&weir, user).await);
-    control::delete(&mut client, "shell:test", &person).await.unwrap();
+    let (mut client, account) = (weir.client().await, user_of(&weir, user).await);
+    control::delete(&mut client, "shell:test", &account)
+        .await
+        .unwrap();
     let events = emitted(&weir).await;
     assert!(
         events
@@ -526,14 +536,14 @@ async fn a_raised_limit_emits_its_threshold_again() {
     let weir = Weir::with(&SILENT).await;
     add(&weir, "https://example.com/a", &["quota.threshold"], &[80, 100]).await;
     let user = weir.user("free").await;
-    let (mut client, person) = (weir.client().await, person(&weir, user).await);
+    let (mut client, account) = (weir.client().await, user_of(&weir, user).await);
     let mut limit = async |most: i64| {
         let own = Override {
             limits: [(Span::Month, Some(most))].into(),
             slots: None,
             expires_at: None,
         };
-        control::set_override(&mut client, "shell:test", &person, "analysis", &own)
+        control::set_override(&mut client, "shell:test", &account, "analysis", &own)
             .await
             .unwrap();
     };

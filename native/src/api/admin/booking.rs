@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
-use weir_ledger::control::{self, WantedGrant};
+use weir_ledger::control::{self, NewGrant};
 
 use super::super::answers::{AlreadyUsed, InvalidBody, LacksScope, NoKey, Unavailable};
 use super::super::caller::Operator;
@@ -73,33 +73,27 @@ pub(super) async fn adjustment(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
-    let (person, wanted): (_, WantedAdjustment) = (request::person(&api, &subject)?, request::body(body)?);
+    let (user, wanted): (_, WantedAdjustment) = (request::user(&api, &subject)?, request::body(body)?);
     let key = request::idempotency_key(&headers)?;
     let booked = api
         .changes
-        .of::<_, ApiError, _>(person.id, || {
+        .of::<_, ApiError, _>(user.id, || {
             async |client| {
                 let WantedAdjustment {
                     meter,
                     amount,
                     reason,
                 } = &wanted;
-                Ok(control::adjust(
-                    client,
-                    &operator.actor,
-                    &person,
-                    meter,
-                    *amount,
-                    reason,
-                    Some(key),
+                Ok(
+                    control::adjust(client, &operator.actor, &user, meter, *amount, reason, Some(key))
+                        .await?,
                 )
-                .await?)
             }
         })
         .await?;
     let view = AdjustmentView {
-        id: booked.made.id,
-        used: booked.made.used,
+        id: booked.created.id,
+        used: booked.created.used,
     };
     Ok((StatusCode::CREATED, Json(view)).into_response())
 }
@@ -149,19 +143,19 @@ pub(super) async fn grant(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
-    let (person, wanted): (_, WantedAmount) = (request::person(&api, &subject)?, request::body(body)?);
+    let (user, wanted): (_, WantedAmount) = (request::user(&api, &subject)?, request::body(body)?);
     let key = request::idempotency_key(&headers)?;
-    let wanted = WantedGrant {
+    let wanted = NewGrant {
         meter: &wanted.meter,
         amount: wanted.amount,
         expires_at: wanted.expires_at,
         reason: &wanted.reason,
     };
-    let given = api
+    let granted = api
         .changes
-        .of::<_, ApiError, _>(person.id, || {
-            async |client| Ok(control::grant(client, &operator.actor, &person, &wanted, Some(key)).await?)
+        .of::<_, ApiError, _>(user.id, || {
+            async |client| Ok(control::grant(client, &operator.actor, &user, &wanted, Some(key)).await?)
         })
         .await?;
-    Ok((StatusCode::CREATED, Json(GrantView::from(given.made))).into_response())
+    Ok((StatusCode::CREATED, Json(GrantView::from(granted.created))).into_response())
 }

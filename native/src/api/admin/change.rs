@@ -87,7 +87,7 @@ pub(super) async fn plan(
     Names(subject): Names<String>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<HolderView>, ApiError> {
-    let (person, wanted): (_, WantedPlan) = (request::person(&api, &subject)?, request::body(body)?);
+    let (user, wanted): (_, WantedPlan) = (request::user(&api, &subject)?, request::body(body)?);
     let change = PlanChange {
         plan: &wanted.plan,
         event_id: &wanted.event_id,
@@ -98,11 +98,11 @@ pub(super) async fn plan(
     };
     let outcome = api
         .changes
-        .of::<_, ApiError, _>(person.id, || {
-            async |client| Ok(control::set_plan(client, &operator.actor, &person, &change).await?)
+        .of::<_, ApiError, _>(user.id, || {
+            async |client| Ok(control::set_plan(client, &operator.actor, &user, &change).await?)
         })
         .await?;
-    let mut holder = view(&api, &person).await?;
+    let mut holder = view(&api, &user).await?;
     holder.applied = Some(outcome.not_applied.is_none());
     holder.reason = outcome.not_applied.map(NotApplied::as_str);
     holder.repeated = Some(outcome.repeated);
@@ -150,18 +150,18 @@ pub(super) async fn put_override(
     Names((subject, meter)): Names<(String, String)>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<HolderView>, ApiError> {
-    let (person, wanted): (_, WantedOverride) = (request::person(&api, &subject)?, request::body(body)?);
+    let (user, wanted): (_, WantedOverride) = (request::user(&api, &subject)?, request::body(body)?);
     let wanted = Override {
         limits: wanted.limits,
         slots: wanted.slots,
         expires_at: wanted.expires_at,
     };
     api.changes
-        .of::<_, ApiError, _>(person.id, || {
-            async |client| Ok(control::set_override(client, &operator.actor, &person, &meter, &wanted).await?)
+        .of::<_, ApiError, _>(user.id, || {
+            async |client| Ok(control::set_override(client, &operator.actor, &user, &meter, &wanted).await?)
         })
         .await?;
-    view(&api, &person).await.map(Json)
+    view(&api, &user).await.map(Json)
 }
 
 /// Deletes a holder's override of a meter.
@@ -188,11 +188,11 @@ pub(super) async fn delete_override(
     operator: Operator,
     Names((subject, meter)): Names<(String, String)>,
 ) -> Result<Json<HolderView>, ApiError> {
-    let person = request::person(&api, &subject)?;
+    let user = request::user(&api, &subject)?;
     api.changes
-        .of::<_, ApiError, _>(person.id, || {
-            async |client| Ok(control::remove_override(client, &operator.actor, &person, &meter).await?)
+        .of::<_, ApiError, _>(user.id, || {
+            async |client| Ok(control::remove_override(client, &operator.actor, &user, &meter).await?)
         })
         .await?;
-    view(&api, &person).await.map(Json)
+    view(&api, &user).await.map(Json)
 }

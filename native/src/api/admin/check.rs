@@ -30,6 +30,6 @@ pub(super) async fn check(
     Names(subject): Names<String>,
     wanted: Result<Query<Wanted>, QueryRejection>,
 ) -> Result<Json<Checked>, ApiError> {
-    let person = request::person(&api, &subject)?;
-    check::of_holder(&api, api.holders.subject(&person.subject), wanted).await
+    let user = request::user(&api, &subject)?;
+    check::of_holder(&api, api.holders.subject(&user.subject), wanted).await
 }

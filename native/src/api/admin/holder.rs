@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio_postgres::Client;
 use utoipa::ToSchema;
 use uuid::Uuid;
-use weir_ledger::control::{self, ControlError, Granted, Person};
+use weir_ledger::control::{self, ControlError, Granted, User};
 use weir_ledger::holder::Holders;
 use weir_ledger::read;
 
@@ -165,14 +165,14 @@ pub(super) async fn show(
     _operator: Operator,
     Names(subject): Names<String>,
 ) -> Result<Json<HolderView>, ApiError> {
-    let person = request::person(&api, &subject)?;
-    view(&api, &person).await.map(Json)
+    let user = request::user(&api, &subject)?;
+    view(&api, &user).await.map(Json)
 }
 
 /// The holder after a change, for the routes that change it.
-pub(super) async fn view(api: &Api, person: &Person) -> Result<HolderView, ApiError> {
+pub(super) async fn view(api: &Api, user: &User) -> Result<HolderView, ApiError> {
     api.pool
-        .with(async |client| Ok(holder_view(client, &api.settings, person).await?))
+        .with(async |client| Ok(holder_view(client, &api.settings, user).await?))
         .await
 }
 
@@ -184,21 +184,21 @@ pub(super) async fn view(api: &Api, person: &Person) -> Result<HolderView, ApiEr
 pub async fn holder_view(
     client: &Client,
     settings: &Settings,
-    person: &Person,
+    user: &User,
 ) -> Result<HolderView, ControlError> {
-    if !person.is_known(client).await? {
-        return Err(ControlError::NeverSeen(person.subject.to_string()));
+    if !user.is_known(client).await? {
+        return Err(ControlError::UserNotFound(user.subject.to_string()));
     }
-    let subject = Holders::subject_of(client, person.id).await?;
-    let status = control::plan_status(client, person.id).await?;
-    let usage = read::usage::usage(client, person.id).await?;
-    let held = read::holders::counts(client, person.id).await?;
-    let grants = control::grants_of(client, person).await?;
+    let subject = Holders::subject_of(client, user.id).await?;
+    let status = control::plan_status(client, user.id).await?;
+    let usage = read::usage::usage(client, user.id).await?;
+    let held = read::holders::counts(client, user.id).await?;
+    let grants = control::grants_of(client, user).await?;
     let limits = settings.fairness.cluster_limits();
     let mut meters = BTreeMap::new();
     for meter in usage.meters {
         let of_meter = held.iter().find(|of| of.meter == meter.meter);
-        let overrides = control::override_of(client, person, meter.meter).await?;
+        let overrides = control::override_of(client, user, meter.meter).await?;
         let view = MeterView {
             unit: meter.unit,
             windows: meter.quotas.iter().copied().map(WindowQuota::from).collect(),
@@ -221,10 +221,10 @@ pub async fn holder_view(
         };
         meters.insert(meter.meter.to_string(), view);
     }
-    let jobs = read::jobs::newest(client, person.id, i64::MAX, JOBS).await?;
+    let jobs = read::jobs::newest(client, user.id, i64::MAX, JOBS).await?;
     Ok(HolderView {
-        subject: subject.unwrap_or_else(|| person.subject.to_string()),
-        holder: person.id,
+        subject: subject.unwrap_or_else(|| user.subject.to_string()),
+        holder: user.id,
         plan: status.plan,
         next_plan: status
             .next

@@ -8,7 +8,7 @@ use axum::extract::{FromRequestParts, Path};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
-use weir_ledger::control::Person;
+use weir_ledger::control::User;
 
 use super::super::headers::{self, MAX_KEY};
 use super::super::problem::ApiError;
@@ -28,13 +28,13 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for Names<T> {
 }
 
 /// The holder that a path names.
-pub(super) fn person(api: &Api, subject: &str) -> Result<Person, ApiError> {
+pub(super) fn user(api: &Api, subject: &str) -> Result<User, ApiError> {
     let subject = subject
         .parse()
         .map_err(|error: weir_policy::subject::SubjectError| {
             ApiError::NotFound(format!("The subject is not valid: {error}."))
         })?;
-    Ok(Person::of(api.holders, subject))
+    Ok(User::of(api.holders, subject))
 }
 
 /// The body, whatever its content type.

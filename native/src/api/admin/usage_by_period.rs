@@ -83,7 +83,7 @@ pub(super) async fn list(
     Names(subject): Names<String>,
     periods: Result<Query<Periods>, QueryRejection>,
 ) -> Result<Json<UsageByPeriod>, ApiError> {
-    let person = request::person(&api, &subject)?;
+    let user = request::user(&api, &subject)?;
     let wants = || {
         ApiError::Unprocessable(
             "window must be month, day, hour or minute, and limit a whole number from 1 to 1000".to_owned(),
@@ -97,7 +97,7 @@ pub(super) async fn list(
     let usage = api
         .pool
         .with::<_, ApiError>(async |client| {
-            Ok(control::usage_by_period(client, &person, window, meter.as_deref(), limit).await?)
+            Ok(control::usage_by_period(client, &user, window, meter.as_deref(), limit).await?)
         })
         .await?;
     Ok(Json(UsageByPeriod {

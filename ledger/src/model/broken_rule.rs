@@ -2,11 +2,11 @@
 
 /// The broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Broken {
+pub(super) enum BrokenRule {
     /// A submission reads the account before it locks it.
     LockAfterRead,
     /// A submission looks up its key before it has the lock.
-    KeyBeforeLock,
+    ReadKeyBeforeLock,
     /// A client is answered before the commit.
     AnswerBeforeCommit,
     /// A settlement completes any attempt that is under way.
@@ -14,41 +14,41 @@ pub(super) enum Broken {
     /// A settled reservation stays in the table.
     ReleaseTwice,
     /// The quota is released in one transaction, and the slot in the next.
-    ReleaseInTwo,
+    ReleaseInTwoTransactions,
     /// An attempt that was fenced out returns to River at once, which does not compare attempts.
-    ReturnWhenFenced,
+    RiverWritesWhenFenced,
     /// Promotion counts before it locks.
     PromoteWithoutRecount,
     /// Promotion uses the previous plan.
-    PromoteByOldPlan,
+    PromoteByPreviousPlan,
     /// A retry starts without asking for a slot.
     RetryWithoutSlot,
     /// More quota is given without a check for room.
     ExtendWithoutRoom,
     /// The jobs of a process with a heartbeat are taken over.
-    TakeBackTheLiving,
+    TakeOverFromLiveProcess,
     /// The sweep for jobs that ended without a settlement is missing.
     NoSweep,
     /// A process freezes between its check of the job and River's write of its failure. River allows no other order. To
     /// prevent this, processes that wake too late must end.
-    FrozenBeforeRiverWrites,
+    FreezeBeforeRiverWrites,
 }
 
-impl Broken {
+impl BrokenRule {
     pub(super) const ALL: [Self; 14] = [
         Self::LockAfterRead,
-        Self::KeyBeforeLock,
+        Self::ReadKeyBeforeLock,
         Self::AnswerBeforeCommit,
         Self::SettleAnyAttempt,
         Self::ReleaseTwice,
-        Self::ReleaseInTwo,
-        Self::ReturnWhenFenced,
+        Self::ReleaseInTwoTransactions,
+        Self::RiverWritesWhenFenced,
         Self::PromoteWithoutRecount,
-        Self::PromoteByOldPlan,
+        Self::PromoteByPreviousPlan,
         Self::RetryWithoutSlot,
         Self::ExtendWithoutRoom,
-        Self::TakeBackTheLiving,
+        Self::TakeOverFromLiveProcess,
         Self::NoSweep,
-        Self::FrozenBeforeRiverWrites,
+        Self::FreezeBeforeRiverWrites,
     ];
 }

@@ -10,7 +10,7 @@ use crate::database::{DatabaseError, Schemas};
 
 /// The current state of the database.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct Inspection {
     /// The schema of Weir's tables.
     pub(super) weir: String,
     /// The schema of River's.
@@ -29,7 +29,7 @@ pub(super) struct Found {
     faults: Vec<String>,
 }
 
-impl Found {
+impl Inspection {
     /// The same schemas, both by name.
     pub(super) fn schemas(&self) -> Schemas {
         Schemas {
@@ -97,11 +97,11 @@ impl Found {
 }
 
 /// Inspects the database over a session with the `search_path` of the server and the URL.
-pub(super) async fn look(
+pub(super) async fn inspect(
     client: &impl GenericClient,
     named: &Schemas,
     schema: &Schema,
-) -> Result<Found, DatabaseError> {
+) -> Result<Inspection, DatabaseError> {
     let row = client
         .query_one(include_str!("sql/where.sql"), &[&named.weir, &named.river])
         .await?;
@@ -171,7 +171,7 @@ pub(super) async fn look(
              docs/how-to/upgrade.md describes, or drop the schema"
         ));
     } else {
-        let taken = taken(client, &weir, applied.as_ref(), schema).await?;
+        let taken = name_conflicts(client, &weir, applied.as_ref(), schema).await?;
         if !taken.is_empty() {
             let taken = taken.join(", ");
             let remedy = if applied.is_some() {
@@ -188,7 +188,7 @@ pub(super) async fn look(
     let lacks_weir = applied
         .as_ref()
         .is_none_or(|applied| !schema.is_served_by(applied));
-    Ok(Found {
+    Ok(Inspection {
         weir,
         river,
         server,
@@ -233,7 +233,7 @@ pub(super) async fn applied(
 }
 
 /// Objects with names that are about to be created, although no earlier migration created them.
-async fn taken(
+async fn name_conflicts(
     client: &impl GenericClient,
     in_schema: &str,
     applied: Option<&Applied>,
@@ -261,7 +261,7 @@ async fn taken(
     };
     let rows = client
         .query(
-            include_str!("sql/taken.sql"),
+            include_str!("sql/name_conflicts.sql"),
             &[&in_schema, &names(Kind::Relation), &names(Kind::Function)],
         )
         .await?;

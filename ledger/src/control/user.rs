@@ -11,14 +11,14 @@ use crate::meter::Meter;
 
 /// A user, identified by subject.
 #[derive(Clone, Debug)]
-pub struct Person {
+pub struct User {
     /// The holder's id.
     pub id: Uuid,
     /// The subject, as the caller wrote it.
     pub subject: Subject,
 }
 
-impl Person {
+impl User {
     /// The user of this subject.
     #[must_use]
     pub fn of(holders: Holders, subject: Subject) -> Self {
@@ -42,13 +42,19 @@ impl Person {
 
     /// Starts a change: creates a missing user as a first submission would, and locks the user against other changes.
     /// Fails for a user who was deleted and has submitted nothing since.
-    pub(super) async fn change<'a>(&self, client: &'a mut Client) -> Result<Transaction<'a>, ControlError> {
+    pub(super) async fn begin_change<'a>(
+        &self,
+        client: &'a mut Client,
+    ) -> Result<Transaction<'a>, ControlError> {
         self.lock(client, "SELECT 1 FROM users WHERE id = $1 FOR NO KEY UPDATE")
             .await
     }
 
-    /// Like [`Self::change`], for a deletion. It waits for first submissions of any meter, and blocks new ones.
-    pub(super) async fn deletion<'a>(&self, client: &'a mut Client) -> Result<Transaction<'a>, ControlError> {
+    /// Like [`Self::begin_change`], for a deletion. It waits for first submissions of any meter, and blocks new ones.
+    pub(super) async fn begin_deletion<'a>(
+        &self,
+        client: &'a mut Client,
+    ) -> Result<Transaction<'a>, ControlError> {
         self.lock(client, "SELECT 1 FROM users WHERE id = $1 FOR UPDATE")
             .await
     }
@@ -58,19 +64,19 @@ impl Person {
         transaction.batch_execute(BOUND_LOCKS).await?;
         transaction
             .execute(
-                include_str!("sql/make_user.sql"),
+                include_str!("sql/create_user.sql"),
                 &[&self.id, &kept_text(&self.subject)],
             )
             .await?;
         match transaction.query_opt(lock, &[&self.id]).await? {
             Some(_) => Ok(transaction),
-            None => Err(ControlError::Deleted(self.subject.to_string())),
+            None => Err(ControlError::UserDeleted(self.subject.to_string())),
         }
     }
 }
 
 /// The meter of this name.
-pub(super) async fn meter(transaction: &Transaction<'_>, name: &str) -> Result<Meter, ControlError> {
+pub(super) async fn find_meter(transaction: &Transaction<'_>, name: &str) -> Result<Meter, ControlError> {
     let rows = transaction
         .query("SELECT name::text FROM meters ORDER BY 1", &[])
         .await?;
@@ -78,6 +84,6 @@ pub(super) async fn meter(transaction: &Transaction<'_>, name: &str) -> Result<M
     if names.contains(&name) {
         Ok(Meter::of(name))
     } else {
-        Err(ControlError::NoMeter(name.to_owned(), names.join(", ")))
+        Err(ControlError::UnknownMeter(name.to_owned(), names.join(", ")))
     }
 }
