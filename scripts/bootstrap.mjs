@@ -15,7 +15,7 @@ const [command, ...args] = process.argv.slice(2);
 const script = join(root, "scripts", `${command}.ts`);
 
 if (!command || !/^[a-z-]+$/.test(command) || !existsSync(script)) {
-  fail(`there is no script "${command ?? ""}"`, "run one of the commands that package.json lists: npm run");
+  fail(`unknown script "${command ?? ""}"`, "run one of the commands that package.json lists: npm run");
 }
 const [major = 0, minor = 0] = process.versions.node.split(".").map(Number);
 if (major < 18 || (major === 18 && minor < 19)) {

@@ -17,7 +17,7 @@ import { liveRun } from "./lib/run-file.ts";
 await runMain(async () => {
   const args = process.argv.slice(2);
   const unknown = args.find((arg) => arg !== "--all" && arg !== "--data");
-  if (unknown) throw new Failure(`there is no option ${unknown}`, "npm run clean, with -- --all or -- --data or both");
+  if (unknown) throw new Failure(`unknown option ${unknown}`, "npm run clean, with -- --all or -- --data or both");
   const all = args.includes("--all");
   const data = args.includes("--data");
   const built = all || !data;

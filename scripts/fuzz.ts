@@ -38,7 +38,7 @@ await runMain(async () => {
     .map((file) => file.replace(/\.rs$/, ""));
   const targets = positionals.length > 0 ? positionals : known;
   for (const target of targets)
-    if (!known.includes(target)) throw new Failure(`there is no target ${target}`, `one of ${known.join(", ")}`);
+    if (!known.includes(target)) throw new Failure(`unknown target ${target}`, `one of ${known.join(", ")}`);
 
   const bin = await cargoInstalled({ crate: "cargo-fuzz", version: "0.13.2", bin: "cargo-fuzz" });
   // Without a sanitizer, because the code has no `unsafe`. Coverage alone works with stable Rust.
@@ -75,6 +75,6 @@ await runMain(async () => {
     rows.push(`| ${target} | ${executed.toLocaleString("en")} | ${ran.code === 0 ? "none" : `see ${artifacts}`} |`);
   }
   console.log(["", "| target | executions | findings |", "|---|---|---|", ...rows].join("\n"));
-  if (findings > 0) say("what was found is run again by: npm run fuzz, after it was copied to fuzz/corpus");
+  if (findings > 0) say("to run the findings again, copy them to fuzz/corpus and run: npm run fuzz");
   return findings > 0 ? 1 : 0;
 });

@@ -97,8 +97,7 @@ await runMain(async () => {
   await requireCargo();
   const all = Object.keys(checks);
   const unknown = names.find((name) => !all.includes(name));
-  if (unknown)
-    throw new Failure(`there is no check "${unknown}"`, `name some of ${all.join(", ")}, or nothing for all`);
+  if (unknown) throw new Failure(`unknown check "${unknown}"`, `name some of ${all.join(", ")}, or nothing for all`);
   const failed: string[] = [];
   for (const [name, { run }] of Object.entries(checks)) {
     if (names.length > 0 && !names.includes(name)) continue;

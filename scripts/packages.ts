@@ -21,10 +21,7 @@ await runMain(async () => {
   const { values, positionals } = options({ options: { out: { type: "string" } }, allowPositionals: true });
   const unknown = positionals.find((name) => !(name in packages));
   if (unknown)
-    throw new Failure(
-      `there is no package "${unknown}"`,
-      `name some of ${Object.keys(packages).join(", ")}, or nothing`,
-    );
+    throw new Failure(`unknown package "${unknown}"`, `name some of ${Object.keys(packages).join(", ")}, or nothing`);
   const output = resolve(values.out ?? join(state, "packages"));
   await mkdir(output, { recursive: true });
   for (const [name, build] of Object.entries(packages))

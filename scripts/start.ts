@@ -150,6 +150,6 @@ function answersOf(log: PartLog, answer: Promise<void>): Promise<void> {
 
 function isVerbose(args: string[]): boolean {
   const unknown = args.find((arg) => arg !== "--verbose");
-  if (unknown) throw new Failure(`there is no option ${unknown}`, "start it with npm start, or npm start -- --verbose");
+  if (unknown) throw new Failure(`unknown option ${unknown}`, "start it with npm start, or npm start -- --verbose");
   return args.length > 0;
 }

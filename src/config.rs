@@ -26,11 +26,11 @@ pub(crate) struct Config {
     pub(crate) default_origin: Option<Origin>,
     /// The origins that routes name.
     pub(crate) origins: BTreeMap<String, Origin>,
-    /// How long the origin may take to send the headers of its response, in milliseconds.
+    /// The maximum time until the origin has sent the headers of its response, in milliseconds.
     pub(crate) origin_timeout_ms: u32,
     /// The longest body of a request that is forwarded, in bytes.
     pub(crate) max_body_bytes: u32,
-    /// How long a client may take to send a body, in milliseconds.
+    /// The maximum time for a client to send a body, in milliseconds.
     pub(crate) upload_timeout_ms: u32,
     /// The exact policy, for anonymous requests to the limited routes.
     pub(crate) submissions: Limits,
@@ -46,7 +46,7 @@ pub(crate) struct Config {
     pub(crate) mode: EnforcementMode,
     /// The number of counting objects per region.
     pub(crate) shards: u32,
-    /// How long to wait for a counting object, and then for the native limiter, in milliseconds.
+    /// The maximum wait for a counting object, and then for the native limiter, in milliseconds.
     pub(crate) counter_timeout_ms: u32,
     /// The fallback for a submission when neither counting object nor native limiter can decide.
     pub(crate) counter_fallback: CounterFallback,
@@ -72,7 +72,7 @@ pub(crate) struct Config {
     pub(crate) jwks_url: Option<String>,
     /// The shortest time between two fetches of the key set, in milliseconds.
     pub(crate) jwks_cooldown_ms: u32,
-    /// How long a key set is used before it is fetched again, in milliseconds.
+    /// The maximum age of a key set before it is fetched again, in milliseconds.
     pub(crate) jwks_max_age_ms: u32,
     /// The claims that a token must have.
     pub(crate) expected: Expected,
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn values_have_types_and_others_are_errors_that_name_the_setting() {
+    fn values_of_the_wrong_type_are_errors_that_name_the_setting() {
         let config = read_values(&[
             ("ANON_LIMIT", json!(5)),
             ("USER_LIMIT", json!(3)),
@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_setting_is_an_error_and_variables_of_other_code_are_not() {
+    fn misspelt_settings_are_errors_and_foreign_variables_are_not() {
         for (name, setting) in [
             ("ANON_LIMTI", "ANON_LIMIT"),
             ("JWT_AUDIENCES", "JWT_AUDIENCE"),
@@ -742,7 +742,7 @@ mod tests {
         };
         let config = read(json!([{"path": "/v1/*", "origin": "site"}]), &[]).unwrap();
         let Found::Route(route) = config.routes.find("GET", "/v1/x") else {
-            panic!("there is a route");
+            panic!("the list has a route");
         };
         let site = Origin::Service {
             binding: "SITE".to_owned(),

@@ -192,7 +192,7 @@ pub(crate) struct CorsFields {
     pub(crate) exposed: String,
 }
 
-/// How many requested headers are allowed in addition, and how long their names may be.
+/// The maximum number of additional requested headers, and the maximum length of their names.
 const MAX_REQUESTED: usize = 32;
 const MAX_NAME_BYTES: usize = 64;
 
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn requested_headers_are_allowed_when_they_are_names_and_few() {
+    fn a_few_valid_requested_headers_are_allowed() {
         let fields = CorsFields::new(&Methods::default(), &Names::default(), &Names::default());
         let request_headers = |requested: &str| fields.request_headers(requested);
         let long = "a".repeat(MAX_NAME_BYTES + 1);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_page_has_as_its_origin_is_refused_and_named() {
+    fn invalid_origins_are_refused_by_name() {
         for wrong in [
             "null",
             "app.example.com",

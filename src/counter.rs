@@ -100,8 +100,8 @@ impl AddressCounter {
 
     /// Counts one request and returns a packed [`weir_policy::limit_set::SetResult`]. The address arrives as
     /// [`AddressKey::to_parts`]; `known_used` is 0 if the caller remembers nothing about it. A negative number is the
-    /// same result and asks the caller to call [`Self::flush`] in [`weir_policy::write_budget::BATCH_DELAY_MS`], which
-    /// saves a second call across the language boundary per request.
+    /// same result and asks the caller to call [`Self::flush`] after [`weir_policy::write_budget::BATCH_DELAY_MS`].
+    /// This saves a second call across the language boundary per request.
     pub fn take(&self, kind: u32, upper: u32, lower: u32, known_used: u32, known_reset_at_ms: f64) -> f64 {
         self.calls.set(self.calls.get().wrapping_add(1));
         let now = clock::now_ms();

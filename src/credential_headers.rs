@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_key_is_known_as_one() {
+    fn service_keys_are_recognised() {
         for key in ["weir_sk_AAAA", "WEIR_SK_AAAA", "weir_sk_"] {
             assert!(is_service_key(key), "{key}");
         }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn two_cookies_of_the_name_count_as_none() {
+    fn duplicate_cookies_are_ignored() {
         let cookies = "auth_token=a; auth_token=b; __Host-token=c";
         assert_eq!(cookie(cookies, &name("auth_token")), None);
         assert_eq!(cookie(cookies, &name("__Host-token")), Some("c"));

@@ -661,7 +661,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_header_is_read_at_its_own_place() {
+    fn each_header_is_read_from_its_position() {
         for (place, (header, _)) in READ.into_iter().enumerate() {
             assert_eq!(header as usize, place, "{header:?}");
         }

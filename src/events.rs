@@ -1,5 +1,5 @@
-//! Events that operators need to know about. Each one is counted, logged as a line of JSON and, where an Analytics
-//! Engine data set is bound as `METRICS`, written as a data point.
+//! Events that operators need to know about. Each one is counted and logged as a line of JSON. With an Analytics Engine
+//! data set bound as `METRICS`, it is also written as a data point.
 
 use js_sys::{Array, Object, Reflect};
 use serde_json::json;

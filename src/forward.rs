@@ -159,7 +159,7 @@ pub(crate) async fn send(
     Ok(Forwarded::Problem(problem.with("request_id", context.request_id)))
 }
 
-/// There is no usable response of the origin.
+/// The origin sent no usable response.
 fn unreachable() -> Problem {
     Problem::new(
         502,

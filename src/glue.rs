@@ -101,7 +101,7 @@ impl Packed {
     }
 }
 
-/// Reads the values of a [`Packed`] one after the other.
+/// Reads the values of a [`Packed`] in order.
 #[derive(Debug)]
 pub(crate) struct Lines<'a>(std::str::Split<'a, char>);
 

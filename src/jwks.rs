@@ -25,17 +25,17 @@ use crate::timeout::{WaitError, with_timeout};
 /// The shortest time between two fetches while there is no key set at all, in seconds.
 const RETRY_DELAY_SECS: u64 = 5;
 
-/// How long the issuer may take for the response, and then for its body, in milliseconds.
+/// The maximum time for the issuer's response, and then for its body, in milliseconds.
 const TIMEOUT_MS: u32 = 5_000;
 
 /// The longest key set that is accepted, in bytes.
 const MAX_LENGTH: usize = 256 * 1024;
 
-/// How many tokens are remembered that newer keys might verify. A flood of more leaves the others unverifiable until the
-/// next fetch, as long as they claim to be newer than the keys.
+/// The maximum number of remembered tokens that newer keys might verify. A flood of more leaves the others unverifiable
+/// until the next fetch, as long as they claim to be newer than the keys.
 const MAX_REMEMBERED_TOKENS: usize = 4096;
 
-/// How often a request checks whether the fetch of another request has ended, in milliseconds.
+/// The interval at which a request checks whether another request's fetch has ended, in milliseconds.
 const POLL_INTERVAL_MS: u32 = 20;
 
 thread_local! {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_set_is_fetched_once_and_again_every_hour() {
+    fn key_sets_are_fetched_once_per_hour() {
         assert_eq!(refresh(&Cache::new(), false, NOW), Refresh::Fetch);
         assert_eq!(refresh(&fetched(), false, NOW + 59 * MINUTE), Refresh::NotNeeded);
         assert_eq!(
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fetch_settles_the_tokens_that_were_seen_before_it_began() {
+    fn a_fetch_decides_on_tokens_seen_before_it_started() {
         let mut cache = fetched();
         cache.unsettled.insert(1);
         let settles = cache.begin(NOW + 1);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn only_requests_that_need_the_result_wait_for_a_fetch_and_none_for_ever() {
+    fn no_request_waits_indefinitely_for_a_fetch() {
         let first = Cache {
             fetching_until: NOW + 10,
             ..Cache::new()

@@ -29,13 +29,14 @@ use crate::rate_limit_fields::{NamedPolicy, PolicyStatus};
 use crate::shard::{Shard, shard};
 use crate::timeout::{WaitError, with_timeout};
 
-/// How long a denial by the native limiter is remembered, in milliseconds: the shortest period that one can have.
+/// A denial by the native limiter is remembered for this long, in milliseconds. It is the shortest period of a native
+/// limiter.
 const NATIVE_DENIAL_MS: u64 = 10_000;
 
 /// The name of the policy for requests with tokens that are not valid.
 const BAD_TOKEN: &str = "bad-token";
 
-/// How many addresses and users an isolate remembers, and how many prefixes: a few megabytes of its 128.
+/// The maximum number of addresses and users that an isolate remembers, and of prefixes: a few megabytes of its 128.
 const MAX_CACHED_ADDRESSES: usize = 20_000;
 
 /// The group of a route's own limits, the place of the limit in it, and the address, user or prefix.
@@ -179,8 +180,8 @@ pub(crate) async fn user(
 /// Decides on a request by a route's own limits, exactly. `user` is the user that sent it, if one did. Returns `None` if none
 /// of the limits applies to the caller.
 ///
-/// The limits of a group are counted together. Groups are counted one after the other, by different objects: a request
-/// that a later one denies has been counted by those before.
+/// The limits of a group are counted together. Groups are counted one at a time, by different objects. If a later one
+/// denies the request, the earlier ones have counted it.
 pub(crate) async fn own(
     context: &RequestContext<'_>,
     request: &IncomingRequest,

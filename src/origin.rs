@@ -55,7 +55,7 @@ impl Origin {
     }
 }
 
-/// Scheme, host and port of a URL that has nothing else.
+/// Scheme, host and port of a URL without a path or a query.
 fn base(uri: &Uri, text: &str) -> Result<String, String> {
     if uri.path_and_query().is_some_and(|path| path != "/") || text.contains('#') {
         return Err("expected a URL without path and query".to_owned());

@@ -1,8 +1,8 @@
 //! Keeping counts across a panic.
 //!
 //! After a panic, the runtime discards this program's memory and starts it again. Before that, the panic hook hands all
-//! registered counts to JavaScript, and their new owners take them back from there. Every request that was running in
-//! the isolate, not only the one that panicked, is answered with a problem, since no Rust code is left to answer it.
+//! registered counts to JavaScript, and their new owners load them from there. Every request in the isolate, not only
+//! the one that panicked, is answered with a problem, because no Rust code is left to answer it.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};

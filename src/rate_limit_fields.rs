@@ -18,8 +18,8 @@ pub(crate) struct NamedPolicy {
 pub(crate) struct PolicyStatus {
     /// The policy that was applied.
     pub(crate) named: NamedPolicy,
-    /// How much is left. `None` when the native limiter decided, which only answers yes or no. Its limit and period,
-    /// which are in `wrangler.toml` alone, may differ from the policy's.
+    /// The remaining amount. `None` when the native limiter decided, which only answers yes or no. Its limit and
+    /// period, which are in `wrangler.toml` alone, may differ from the policy's.
     pub(crate) result: Option<LimitResult>,
 }
 
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_of_the_native_limiter_claims_no_policy() {
+    fn decisions_of_the_native_limiter_report_no_policy() {
         let mut status = PolicyStatus {
             named: ANON,
             result: None,

@@ -2,9 +2,9 @@
 //!
 //! Counting adds one in the isolate's memory. The first request that finds unreported counts claims the report. After
 //! its response, it waits for the report interval and then sends all counts so far. Counts that arrive during that
-//! request go into the next report. So an isolate sends at most one report per interval, a flood of denials is fully
-//! reported although none of it is forwarded, and no client waits for a report. When Cloudflare evicts the isolate, the
-//! counts since the last report are lost.
+//! request go into the next report. So an isolate sends at most one report per interval, and no client waits for a
+//! report. A flood of denials is fully reported although none of it is forwarded. When Cloudflare evicts the isolate,
+//! the counts since the last report are lost.
 
 use std::rc::Rc;
 
@@ -22,7 +22,7 @@ use crate::origin::Origin;
 use crate::tally;
 use crate::timeout::with_timeout;
 
-/// How long the origin may take to accept a report, in milliseconds.
+/// The maximum time for the origin to accept a report, in milliseconds.
 const TIMEOUT_MS: u32 = 5_000;
 
 /// Schedules a report if there are counts to report and no other request has claimed them. Call it once per request;

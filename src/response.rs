@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn no_reason_to_refuse_a_token_breaks_the_header_that_it_is_sent_in() {
+    fn every_reason_to_refuse_a_token_is_valid_in_a_header() {
         let errors = [
             TokenError::TooLong,
             TokenError::Malformed("it does not have three parts"),

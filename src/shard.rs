@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_has_one_object_wherever_the_requests_come_from() {
+    fn a_user_has_one_object_for_all_regions() {
         let user = AddressKey::User(7);
         let berlin = shard(user, None, 1, Some("EU"), Some(13.4));
         assert_eq!(berlin, shard(user, None, 1, Some("OC"), Some(151.0)));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_of_a_route_have_objects_for_themselves() {
+    fn each_routes_limits_have_separate_objects() {
         let own = shard(AddressKey::User(7), Some(0x2a), 1, None, None);
         assert_eq!(own.name, "user-0:000000000000002a");
         assert_eq!(

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_compared_without_the_usual_port() {
+    fn hosts_are_compared_without_the_default_port() {
         for (url, host) in [
             ("https://Edge.example.com", "edge.example.com"),
             ("https://edge.example.com:443/", "edge.example.com"),

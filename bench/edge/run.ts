@@ -125,7 +125,7 @@ async function measure(): Promise<Result[]> {
 
   function url(name: string): string {
     const url = field.urls[name];
-    if (!url) throw new Error(`there is no Worker ${name}`);
+    if (!url) throw new Error(`unknown Worker ${name}`);
     return url;
   }
 

@@ -18,7 +18,7 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Takes long enough to be killed while it runs.
 const PROGRAM: &str = r#"["sh", "-c", "sleep 0.2; echo '{}'"]"#;
 
-/// How many snapshots showed a user with more running jobs than slots, and the number of snapshots.
+/// The number of snapshots that showed a user with more running jobs than slots, and the number of all snapshots.
 async fn sample(
     client: tokio_postgres::Client,
     stopped: CancellationToken,

@@ -190,8 +190,8 @@ pub(crate) async fn fairness(settings: &Settings, effort: Effort, weir: &Path) -
     Ok(Report { conditions, lines })
 }
 
-/// ADR-10's limiter as written, in one process's memory. Jobs over the limit are claimed, refused and snoozed one after
-/// the other, and a newcomer waits until the whole flood has been.
+/// ADR-10's limiter as written, in one process's memory. Jobs over the limit are claimed, refused and snoozed one at a
+/// time, and a newcomer waits until the whole flood has been.
 async fn as_written(settings: &Settings, effort: Effort) -> Result<Line, BenchError> {
     progress("one newcomer, with FAIRNESS_SCOPE=process");
     let mut settings = settings.clone();
@@ -215,7 +215,7 @@ struct Scene {
     flood: usize,
     /// The newcomers' waiting times.
     newcomers: Vec<Duration>,
-    /// How long the hot user's slot stayed free between two jobs.
+    /// The times between two jobs of the hot user's slot.
     slots: Vec<Duration>,
 }
 
@@ -310,8 +310,8 @@ struct Rest {
     wal: f64,
 }
 
-/// The database's work while this many jobs of one user wait for a slot that never becomes free. There are no
-/// submissions, and workers, leader and reconciliation have nothing to do.
+/// The database's work while this many jobs of one user wait for a slot that never becomes free. Nothing is submitted,
+/// and workers, leader and reconciliation are idle.
 async fn resting(
     settings: &Settings,
     stage: &Stage,

@@ -35,7 +35,7 @@ pub(super) enum Fault {
     Refused,
 }
 
-/// How long submissions and settlements took.
+/// The durations of submissions and settlements.
 #[derive(Default)]
 pub(super) struct Latencies {
     pub(super) submissions: Vec<Duration>,
@@ -81,7 +81,7 @@ pub(crate) async fn faults(settings: &Settings, effort: Effort) -> Result<Report
         ("settlement", &mut faulty.settlements, &mut sound.settlements),
     ] {
         let name =
-            |which: &str| format!("{what}, {which}, beside one locked, one drifted and one refused user");
+            |which: &str| format!("{what}, {which}, next to one locked, one drifted and one refused user");
         let (p50, quiet) = (percentile(with, 0.5), percentile(without, 0.5));
         lines.push(Line::compared(name("p50"), p50, quiet, "ms"));
         let (p99, quiet) = (percentile(with, 0.99), percentile(without, 0.99));

@@ -148,7 +148,7 @@ pub(super) async fn counted(done: &AtomicU64, span: Duration, jobs: usize) -> Re
     }
     let (after, elapsed) = (done.load(Ordering::Relaxed), started.elapsed());
     if elapsed < span / 4 {
-        let what = format!("{jobs} jobs are too few: they were done before the measurement had begun");
+        let what = format!("{jobs} jobs are too few: they were done before the measurement started");
         return Err(std::io::Error::other(what).into());
     }
     Ok((after - before) as f64 / elapsed.as_secs_f64())

@@ -22,7 +22,7 @@ const PROCESSES: usize = 2;
 /// The number per process.
 const WORKERS: usize = 20;
 
-/// How long a fleet works before the measurement. By then, each of its connections has planned its statements.
+/// The warm-up time of a fleet before the measurement. By then, each of its connections has planned its statements.
 const WARM_UP: Duration = Duration::from_secs(3);
 const QUICK_WARM_UP: Duration = Duration::from_secs(1);
 
@@ -40,7 +40,7 @@ impl Program {
             ))
         };
         if !Path::new(MODULE).join("go.mod").exists() {
-            return Err(missing(format!("there is no {MODULE}")));
+            return Err(missing(format!("{MODULE} not found")));
         }
         let program = std::env::temp_dir().join(format!("weir-bench-go-{}", Uuid::new_v4().simple()));
         let built = Command::new("go")
@@ -148,7 +148,7 @@ pub(crate) async fn languages(settings: &Settings, effort: Effort) -> Result<Rep
             0.7,
         ),
         Line::compared(
-            "the same, against jobs whose completion River's client batches, apart from their rows",
+            "the same, against jobs that River's client completes in batches, without their rows",
             with_weir,
             median(in_batches),
             "1/s",

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Forwards to `target` with this delay each way, until it is dropped.
 ///
-/// It runs on separate threads: they sleep to a fraction of a millisecond, while Tokio's timer has a resolution of one,
-/// and nothing that is measured runs on them.
+/// It runs on separate threads, which run no measured code. They can sleep for fractions of a millisecond, the
+/// resolution of Tokio's timer.
 pub(super) struct Proxy {
     pub(super) address: SocketAddr,
     pub(super) traffic: Arc<Traffic>,
@@ -25,7 +25,7 @@ pub(super) struct Proxy {
 pub(super) struct Traffic {
     /// Statements that were executed.
     statements: AtomicU64,
-    /// How often a client started to wait for a response after it had sent a request.
+    /// The number of times that a client started to wait for a response.
     turns: AtomicU64,
 }
 
@@ -96,7 +96,7 @@ fn forward(
     Ok(())
 }
 
-/// Writes all data `delay` after it was read. Reading continues meanwhile, so the proxy only adds latency.
+/// Writes all data `delay` after it was read. Reading continues during the delay, so the proxy only adds latency.
 fn carry(
     mut from: TcpStream,
     mut to: TcpStream,
@@ -145,7 +145,7 @@ struct Messages {
 const TLS_REQUEST: [u8; 4] = 80_877_103_u32.to_be_bytes();
 
 impl Messages {
-    /// How many of the messages that start here execute a statement.
+    /// The number of messages starting here that execute a statement.
     fn statements(&mut self, mut bytes: &[u8]) -> u64 {
         let mut statements = 0;
         while !bytes.is_empty() {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn statements_are_counted_however_the_bytes_are_cut() {
+    fn statements_are_counted_for_any_split_of_the_bytes() {
         let tls = [8_u32.to_be_bytes(), TLS_REQUEST].concat();
         let start = [&12_u32.to_be_bytes()[..], &[0, 3, 0, 0], b"EEEE"].concat();
         let all = [

@@ -92,7 +92,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// As text for people.
+    /// As human-readable text.
     #[must_use]
     pub(crate) fn table(&self) -> String {
         use comfy_table::{CellAlignment, Table, presets};
@@ -141,7 +141,7 @@ impl Report {
 pub(crate) struct Effort {
     /// The length of one measurement.
     pub(crate) span: Duration,
-    /// How many turns each side gets.
+    /// The number of turns of each side.
     pub(crate) turns: usize,
     /// The amount of history in the database, for measurements that depend on it.
     pub(crate) history: i64,
@@ -170,7 +170,7 @@ impl Effort {
         }
     }
 
-    /// How long one turn may fill its queue, so that a quick run ends in time on a slow machine.
+    /// The maximum time for one turn to fill its queue, so that a quick run ends in time on a slow machine.
     pub(super) fn filling(self) -> Duration {
         if self.is_quick {
             Duration::from_millis(1500)

@@ -272,7 +272,7 @@ pub(crate) async fn reserve(settings: &Settings, effort: Effort) -> Result<Repor
     let client = stage.database.connect().await?;
     let mut conditions = conditions(&client).await?;
     conditions.push(format!(
-        "{CALLERS} callers unless said otherwise; {} turns of {} s each side",
+        "{CALLERS} callers by default; {} turns of {} s each side",
         effort.turns,
         effort.span.as_secs_f64()
     ));
@@ -283,12 +283,12 @@ pub(crate) async fn reserve(settings: &Settings, effort: Effort) -> Result<Repor
 
     let hot = Arc::new(stage.users(1).await?);
     let mut theirs = literal(&stage.database, CALLERS).await?;
-    let name = "one hot user, against the decision literally";
+    let name = "one hot user, against ADR-21's literal transaction";
     let (value, baseline) = compare(name, &mut ours, &mut theirs, &hot, effort).await?;
     lines.push(Line::at_least(name, value, baseline, "1/s", 20.0));
 
     let many = Arc::new(stage.users(1000).await?);
-    let name = "1 000 users, against the decision literally";
+    let name = "1 000 users, against ADR-21's literal transaction";
     let (value, baseline) = compare(name, &mut ours, &mut theirs, &many, effort).await?;
     lines.push(Line::at_least(name, value, baseline, "1/s", 4.0));
     drop(theirs);
@@ -355,7 +355,7 @@ async fn distant(stage: &Stage, users: &Arc<Vec<Uuid>>, effort: Effort) -> Resul
     let reserver = Reserver::start(&database, Arc::clone(&stage.rules));
     let mut ours = weir(&reserver, 1);
     let mut theirs = literal(&database, 1).await?;
-    let name = "one caller, 1 ms of network each way, against the decision literally";
+    let name = "one caller, 1 ms of network each way, against ADR-21's literal transaction";
     let (value, baseline) = compare(name, &mut ours, &mut theirs, users, effort).await?;
     Ok(Line::at_least(name, value, baseline, "1/s", 3.0))
 }
@@ -380,7 +380,7 @@ async fn alone(
         .map(|(name, of)| {
             let (value, baseline) = (percentile(&mut our_times, of), percentile(&mut their_times, of));
             Line {
-                name: format!("one caller, {name}, beside a plain transaction of two inserts"),
+                name: format!("one caller, {name}, compared with a plain transaction of two inserts"),
                 value,
                 unit: "ms",
                 baseline: Some(baseline),

@@ -130,7 +130,7 @@ async fn with_webhook(
     receiving.abort();
     let kept_up = delivered.load(Ordering::Relaxed) as f64 / ended as f64;
     let name = format!(
-        "jobs through 10 workers, each reported to a webhook ({:.0} % meanwhile), against none",
+        "jobs through 10 workers, each reported to a webhook ({:.0} % delivered during the run), against none",
         100.0 * kept_up
     );
     Ok(Line::at_least(name, median(with), median(without), "1/s", 0.7))

@@ -223,7 +223,7 @@ export class Weir {
   }
 
   /**
-   * Works jobs one after the other. The handler's writes over its transaction are committed with the job's completion, or
+   * Works jobs one at a time. The handler's writes over its transaction are committed with the job's completion, or
    * rolled back with its failure. A lost connection is replaced. Its job fails and is retried.
    *
    * SIGTERM and SIGINT end the work after the current job, unless `signal` is given. Another worker gets the jobs of a

@@ -1,5 +1,5 @@
-//! `weir.toml`: every error is reported with its line. An accepted file can run, keeps its meaning, and is accepted in
-//! another spelling, too.
+//! `weir.toml`: every error is reported with its line. An accepted file can run, keeps its meaning, and is also
+//! accepted in another spelling.
 #![no_main]
 
 #[path = "services/fit.rs"]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-/// How long ended entries are kept, so that [`HoldOff::may_try`] lets one caller test for all.
+/// The time that ended entries are kept, so that [`HoldOff::may_try`] lets a single caller retry.
 const KEPT: Duration = Duration::from_secs(5);
 
 /// Remembers holders for which a wait failed: another transaction has their lock, or PostgreSQL refuses their

@@ -5,7 +5,7 @@ use uuid::Uuid;
 use weir_policy::assertion::Caller;
 use weir_policy::subject::{Subject, address_id};
 
-/// A user (a person or an organisation, whatever a subject names), or an anonymous client address.
+/// A user (the person or organisation that a subject names), or an anonymous client address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder {
     /// The user's id, or a UUID made from an address. If a user's subject is a UUID, that is the id. Any other subject

@@ -14,13 +14,13 @@ const MAX_EXPONENT: i64 = 400;
 /// The maximum number of digits after the decimal point in PostgreSQL.
 const MAX_PLACES: i64 = 16_383;
 
-/// How much of a number a message quotes.
+/// The number of a number's characters that a message quotes.
 const MAX_SHOWN: usize = 40;
 
 /// PostgreSQL or a client cannot hold this number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the number {0} is out of range: numbers must be smaller than 1.8e308, with exponents from -{MAX_EXPONENT} to \
+    "the number {0} is out of range; use numbers smaller than 1.8e308, with exponents from -{MAX_EXPONENT} to \
      {MAX_EXPONENT} and at most {MAX_PLACES} digits after the decimal point"
 )]
 pub struct OutOfRange(String);

@@ -15,7 +15,7 @@ pub struct Plan {
     pub name: &'static str,
     /// The lane of its holders' jobs.
     pub lane: Lane,
-    /// How many jobs of one holder may run at once.
+    /// The maximum number of running jobs per holder.
     pub slots: u32,
     /// The slots of this holder alone. They override plan and configuration.
     pub own_slots: Option<u32>,
@@ -37,7 +37,7 @@ impl Plan {
 }
 
 /// Creates the user if it is unknown, with an active subscription to this plan. A user on another plan changes to this
-/// one, and keeps its billing periods. Returns false, and changes nothing, when there is no such plan.
+/// one, and keeps its billing periods. Returns false, and changes nothing, when the plan is unknown.
 ///
 /// # Errors
 ///

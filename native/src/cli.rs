@@ -272,7 +272,7 @@ fn chosen(settings: &Settings, names: &[String]) -> Result<Vec<Service>, String>
                     .iter()
                     .map(|service| service.name.as_str())
                     .collect();
-                format!("there is no service {name:?}; there are {}", all.join(", "))
+                format!("unknown service {name:?}; expected one of {}", all.join(", "))
             })
         })
         .collect()

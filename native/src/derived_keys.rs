@@ -36,7 +36,7 @@ impl DerivedKeys {
         Some(URL_SAFE_NO_PAD.encode(mac.into_bytes()))
     }
 
-    /// Whether this is the code of these parts. Takes the same time whatever is wrong with it.
+    /// Whether this is the code of these parts. Takes the same time for every invalid code.
     pub(crate) fn verify(&self, parts: &[&[u8]], code: &str) -> bool {
         URL_SAFE_NO_PAD.decode(code).is_ok_and(|code| {
             self.0

@@ -15,14 +15,14 @@ use crate::config::Settings;
 /// Why there is no token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// There is no secret to sign with.
+    /// No secret to sign with.
     #[error("JWT_SECRET is not set; the edge verifies tokens with it")]
     NoSecret,
     /// The user could not be created.
     #[error(transparent)]
     Database(#[from] DatabaseError),
     /// The plan does not exist.
-    #[error("there is no plan {0:?}; there are {plans}", plans = .1.join(", "))]
+    #[error("unknown plan {0:?}; expected one of {plans}", plans = .1.join(", "))]
     NoPlan(String, Vec<String>),
     /// The token could not be signed.
     #[error(transparent)]

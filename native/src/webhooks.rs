@@ -9,7 +9,7 @@ use weir_ledger::control::{self, ControlError, NewWebhook, Webhook};
 use crate::config::Settings;
 use crate::outbound::{self, Reach, Secret};
 
-/// How long the previous secret still signs, in addition to the new one.
+/// The previous secret also signs for this long after a rotation.
 pub const BOTH_SECRETS: SignedDuration = SignedDuration::from_hours(24);
 
 /// A webhook with the secret that signs its deliveries. The secret is shown only now.

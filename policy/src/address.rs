@@ -2,7 +2,7 @@
 //!
 //! Addresses are parsed, never compared as text, so that all spellings of an address are one. An IPv4 address has its
 //! own key, and its IPv4-mapped IPv6 address has the same one. An IPv6 address is counted by its /64, the smallest
-//! prefix that a subscriber is assigned (RFC 6177): with a longer one, one subscriber would have up to 2^64 keys.
+//! prefix that a subscriber gets (RFC 6177). With a longer prefix, one subscriber would have up to 2^64 keys.
 //!
 //! If users are counted too, a user's requests count under the user's key, not the address's.
 
@@ -177,8 +177,7 @@ impl fmt::Display for AddressKey {
 }
 
 impl AddressKey {
-    /// The key of a user. Users may choose their subjects, so the hash is one for which a second subject cannot be
-    /// found in practice.
+    /// The key of a user. Users may choose their subjects, so the hash must resist second preimages.
     pub fn user(holder: &Subject) -> Self {
         Self::User(digest(holder.as_str()))
     }

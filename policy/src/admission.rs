@@ -53,20 +53,20 @@ impl Allowance {
         self.remaining().is_none_or(|left| requested <= left)
     }
 
-    /// How much more is accepted, from the plan, from grants and up to the ceiling of a soft limit. Never below zero;
-    /// `None` is unlimited. SQL: `room_in`.
+    /// The amount that is still accepted, from the plan, from grants and up to the ceiling of a soft limit. Never below
+    /// zero; `None` is unlimited. SQL: `room_in`.
     #[must_use]
     pub fn remaining(&self) -> Option<i64> {
         Some(self.left_of(self.max_accepted()?).saturating_add(self.granted))
     }
 
-    /// How much is left of the plan's limit, never below zero; `None` is unlimited.
+    /// The unused part of the plan's limit, never below zero; `None` is unlimited.
     #[must_use]
     pub fn of_plan(&self) -> Option<i64> {
         self.limit.map(|limit| self.left_of(limit))
     }
 
-    /// How much more `used` and `reserved` can hold together, by the range of their type.
+    /// The amount that can be added to `used` and `reserved` before their sum overflows.
     #[must_use]
     pub fn capacity(&self) -> i64 {
         self.used
@@ -143,7 +143,7 @@ impl Account {
         self.allowances.iter().filter_map(Allowance::remaining).min()
     }
 
-    /// How much more the windows can hold, by the range of their type.
+    /// The amount that can be added to every window before a sum overflows.
     #[must_use]
     pub fn capacity(&self) -> i64 {
         let capacities = self.allowances.iter().map(Allowance::capacity);
@@ -273,8 +273,8 @@ pub fn charge(reserved: i64, used: Option<i64>) -> i64 {
     used.unwrap_or(reserved).clamp(0, reserved.max(0))
 }
 
-/// How many of a holder's parked jobs get a slot now: one per free slot, and none while more slots are in use than a
-/// lowered limit allows. `None` is no limit.
+/// The number of a holder's parked jobs to promote: one per free slot. None while more slots are in use than a lowered
+/// limit allows. `None` is no limit.
 #[must_use]
 pub fn promotions(slot_limit: Option<u32>, slots_in_use: u32, parked: u32) -> u32 {
     slot_limit.map_or(parked, |limit| parked.min(limit.saturating_sub(slots_in_use)))
@@ -486,7 +486,7 @@ mod tests {
                         parked: before.parked + 1,
                         ..after(&before, requested)
                     },
-                    Decision::Scheduled => unreachable!("nobody asked for later"),
+                    Decision::Scheduled => unreachable!("no submission has a start time"),
                     Decision::OverQuota | Decision::TooLarge | Decision::TooManyWaiting(_) => before,
                 };
                 prop_assert_eq!(&account, &expected);
@@ -673,7 +673,7 @@ mod tests {
         assert_eq!(
             account.decide(1),
             Decision::Admitted,
-            "what can start does not wait"
+            "a job that can start does not wait"
         );
         assert_eq!(account.decide(1), Decision::Parked);
         assert_eq!(account.schedule(1).0, Decision::TooManyWaiting(2));
@@ -681,7 +681,7 @@ mod tests {
         assert_eq!(
             account.schedule(2).0,
             Decision::OverQuota,
-            "which waiting would not help"
+            "waiting would not help"
         );
         assert_eq!(account.allowances[0].reserved, 3);
     }

@@ -1,4 +1,4 @@
-//! The edge's signed statement to the origin about the caller: a JWT (RFC 7519, HS256) in the header [`HEADER`],
+//! The edge's signed statement to the origin about the caller: a JWT (RFC 7519, HS256) in the header [`HEADER`]. It is
 //! bound to one method, path and query, and valid for [`LIFETIME_SECS`]. It has a digest of path and query, so that its
 //! length does not depend on theirs.
 //!
@@ -35,7 +35,7 @@ const OWN_AUDIENCE: &str = "weir-origin/edge";
 /// The lifetime of an assertion, in seconds.
 pub const LIFETIME_SECS: u64 = 30;
 
-/// How far an assertion's `iat` may be ahead of the verifier's clock, in seconds.
+/// The maximum time by which an assertion's `iat` may be ahead of the verifier's clock, in seconds.
 pub const LEEWAY_SECS: u64 = 5;
 
 /// The caller that the edge has authenticated.
@@ -322,8 +322,8 @@ fn encode(
     Ok(jsonwebtoken::encode(&header, &claims, &key.encoding)?)
 }
 
-/// Verifies that `token` was signed with one of `keys` for exactly this method, path and query, and is valid at
-/// `now_unix_secs` (seconds since the Unix epoch).
+/// Verifies that `token` was signed with one of `keys` for this method, path and query, and is valid at `now_unix_secs`
+/// (seconds since the Unix epoch).
 ///
 /// # Errors
 /// The first reason found to refuse it.

@@ -1,9 +1,9 @@
 //! Whether to call a service that has failed several times in a row.
 
-/// How many failures in a row stop further calls.
+/// The number of consecutive failures that opens the breaker.
 const MAX_FAILURES: u32 = 3;
 
-/// How long no calls are made after the last failure, in milliseconds.
+/// The pause after the last failure, in milliseconds.
 pub const PAUSE_MS: u64 = 10_000;
 
 /// The recent failures of one service.

@@ -16,7 +16,7 @@ pub const PATH: &str = "/api/edge/counts";
 /// The longest report that is accepted, in bytes.
 pub const MAX_BYTES: usize = 4096;
 
-/// How long after the interval a claimed report may still be sent, in milliseconds. Then another request may claim it.
+/// A claimed report may still be sent this long after the interval, in milliseconds. Then another request may claim it.
 /// Cloudflare lets work run for this long after a request was answered.
 const CLAIM_GRACE_MS: u64 = 30_000;
 
@@ -247,7 +247,7 @@ mod tests {
         tally.release_claim();
         assert!(
             tally.claim(NOW + EVERY, EVERY),
-            "what is not acknowledged is still to be reported"
+            "unacknowledged counts are reported again"
         );
     }
 

@@ -1,8 +1,8 @@
 //! Headers: which ones pass between client and origin (RFC 9110, 7.6.1), and which client headers could be mistaken for
 //! the edge's own.
 //!
-//! Names are compared in the spelling that gateways to CGI, WSGI and PHP give them: upper and lower case are the same,
-//! and so are `-`, `_` and `.`. Otherwise `X_User_Id` would reach such a backend as `X-User-Id`.
+//! Names are compared as gateways to CGI, WSGI and PHP do: without case, and with `-`, `_` and `.` as the same
+//! character. Otherwise `X_User_Id` would reach such a backend as `X-User-Id`.
 
 use std::str::FromStr;
 

@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn an_extension_member_cannot_replace_a_standard_member() {
-        let problem = Problem::new(404, "Not Found", "There is no such job.").with("status", 200);
+        let problem = Problem::new(404, "Not Found", "Job not found.").with("status", 200);
         assert_eq!(problem.to_json().matches("\"status\"").count(), 1);
         assert!(problem.to_json().contains("\"status\":404"));
     }

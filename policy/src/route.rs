@@ -152,8 +152,8 @@ pub enum RouteError {
     /// A route is malformed.
     #[error("`{0}` is not a route; expected a method and a path under /api/, such as `POST /api/jobs/`")]
     Malformed(String),
-    /// There is no route, so nothing would be limited.
-    #[error("there is no route; expected one at least, such as `POST /api/jobs/`")]
+    /// The list is empty, so nothing would be limited.
+    #[error("no route; expected at least one, such as `POST /api/jobs/`")]
     None,
 }
 
@@ -776,7 +776,11 @@ mod tests {
             .collect();
         assert_eq!(ids.len(), 4, "each group has its own id");
         let id = first.limits[0].id;
-        assert_eq!(routes(300).0[0].limits[0].id, id, "whatever its limits");
+        assert_eq!(
+            routes(300).0[0].limits[0].id,
+            id,
+            "it does not depend on the limits"
+        );
         assert_eq!(some.limits(id).map(<[Limits]>::len), Some(2));
 
         let errors = super::Routes::from_json(

@@ -1,7 +1,7 @@
 //! Users' tokens: JWTs (RFC 7519) that identify a user until they expire.
 //!
-//! A token is signed with the shared secret (HS256) or with a key of a JSON Web Key Set (EdDSA, ES256, ES384, RS256 to
-//! RS512, PS256 to PS512). The key, never the token, determines which algorithms are accepted (RFC 8725, 3.1). Times
+//! A token is signed with the shared secret (HS256) or with a key of a JSON Web Key Set (EdDSA, ES256, ES384,
+//! RS256–RS512, PS256–PS512). The key, never the token, determines which algorithms are accepted (RFC 8725, 3.1). Times
 //! are seconds since the Unix epoch.
 
 use std::collections::BTreeMap;

@@ -260,7 +260,7 @@ impl Counters {
     }
 
     /// The shared count of an address without its own count. An address uses it while there is no room for a separate
-    /// count, and afterwards as long as requests in the shared count may belong to it.
+    /// count, and until its own requests in the shared count have expired.
     fn shared_slot(&mut self, key: AddressKey, now: u64) -> Option<u64> {
         let full = self.windows.len() >= self.capacity;
         if (!full && self.shared.is_empty()) || self.windows.contains_key(&key) {

@@ -6,8 +6,8 @@
 //! The object has a budget of rows. Under low load, time earns rows: each request is written before it is answered, and
 //! nothing can be lost. Under high load, each request earns a fraction of a row, and one write soon afterwards covers
 //! all requests until then. When the budget is spent, an alarm writes at most [`ALARM_DELAY_MS`] after a request,
-//! whatever it costs. That is sooner than the ten seconds without requests after which Cloudflare evicts an object.
-//! Such a write leaves the budget in debt.
+//! regardless of the cost. Cloudflare evicts an object only after ten seconds without requests. Such a write leaves the
+//! budget in debt.
 
 /// The longest time from a request to the write of its count, in milliseconds.
 pub const ALARM_DELAY_MS: u64 = 8_000;

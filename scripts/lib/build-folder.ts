@@ -86,8 +86,8 @@ async function byLastUse(): Promise<string[]> {
 }
 
 /**
- * Removes unused folders: those of deleted clones, except the last one used, which seeds the next clone's; those unused
- * for a month; and incomplete ones of killed processes. Call it only under the lock.
+ * Removes unused folders: those of deleted clones, those unused for a month, and incomplete ones of killed processes.
+ * Keeps the last one used, which seeds the next clone's. Call it only under the lock.
  */
 async function removeUnused(own: string): Promise<void> {
   for (const [rank, folder] of (await byLastUse()).entries()) {
@@ -122,8 +122,8 @@ async function seed(donor: string, folder: string): Promise<void> {
 }
 
 /**
- * The donor's owner may be building meanwhile. Cargo empties a unit's fingerprint before it builds the unit again, and
- * writes it when the unit is complete. So a unit with the same fingerprint before and after is complete.
+ * The donor's owner may be building at the same time. Cargo empties a unit's fingerprint before it builds the unit
+ * again, and writes it when the unit is complete. So a unit with the same fingerprint before and after is complete.
  */
 async function seedProfile(from: string, to: string): Promise<void> {
   const before = await fingerprints(from);

@@ -10,8 +10,8 @@ import { isAlive } from "./process.ts";
 export const unusedFor = 30 * 24 * 3600 * 1000;
 
 /**
- * Runs work that builds in the cache or runs its tools. Meanwhile no clone removes them. The work must not wait for the
- * lock of a clone, because a process that removes the cache holds that lock.
+ * Runs work that builds in the cache or runs its tools. No clone removes them during the work. The work must not wait
+ * for the lock of a clone, because a process that removes the cache holds that lock.
  */
 export function usingCache<T>(work: () => Promise<T>): Promise<T> {
   return withSharedLock(cacheLock, "removing what all clones have built", work);

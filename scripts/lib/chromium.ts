@@ -40,7 +40,7 @@ export async function chromium(): Promise<string> {
   const installed = find();
   if (installed) return installed;
   throw new Failure(
-    "there is no Chromium or Chrome for the browser tests",
+    "the browser tests need Chromium or Chrome",
     "install one (Debian: apt-get install chromium), or set WEIR_CHROMIUM to its path, or run only the other tests: " +
       "npm test -- unit scripts edge whole",
   );

@@ -44,7 +44,10 @@ function usable(version: string | undefined): string | undefined {
  */
 export async function debianRust(): Promise<string> {
   if (process.platform !== "linux" || !(await hasApt())) {
-    throw new Failure("there is no Rust standard library for wasm here, and no apt to fetch Debian's", otherwise);
+    throw new Failure(
+      "the Rust standard library for wasm is missing, and apt is not here to fetch Debian's",
+      otherwise,
+    );
   }
   if (!(await hasDebianRust())) {
     await step("updating apt's package lists", aptUpdate);

@@ -18,8 +18,8 @@ function hasTerminal(): boolean {
 }
 
 /**
- * Runs a program with the settings of the development stack, as if the user had started it directly: in the same process
- * group and on the same terminal. `weir` reads the services for it. Returns the exit code.
+ * Runs a program with the settings of the development stack, in the same process group and on the same terminal. `weir`
+ * reads the services for it. Returns the exit code.
  */
 export async function inForeground(program: string, args: string[], weir: string): Promise<number> {
   const secrets = await developmentSecrets();
@@ -45,7 +45,7 @@ export async function inForeground(program: string, args: string[], weir: string
     child.kill(signal);
   };
   for (const signal of ["SIGTERM", "SIGHUP"] as const) process.on(signal, forward);
-  // The program gets Ctrl-C, too. A second signal would end it before its jobs.
+  // The program also gets Ctrl-C. A second signal would end it before its jobs.
   process.on("SIGINT", (signal) => {
     if (hasTerminal()) wasSignalled = true;
     else forward(signal);

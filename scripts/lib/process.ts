@@ -20,7 +20,7 @@ export interface RunOptions {
   /** The remedy for a failure. */
   remedy?: string;
   timeout?: number;
-  /** How long it may take to end when the script stops, in milliseconds. Default: 2 000. */
+  /** The maximum time for it to end when the script stops, in milliseconds. Default: 2 000. */
   grace?: number;
 }
 

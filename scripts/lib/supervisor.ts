@@ -18,7 +18,7 @@ const steadyAfter = 10_000;
 export interface Supervised {
   /** Resolves when the server has ended and is not restarted, to a description of how. */
   readonly ended: Promise<string>;
-  /** How often it has been restarted. */
+  /** The number of restarts. */
   readonly restarts: number;
   /** The current process, or the last one. */
   readonly current: Service;

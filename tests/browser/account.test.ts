@@ -120,8 +120,8 @@ describe("the page for a signed-in user", () => {
       .getByText(/^waited \d+\.\d+ s · took \d+\.\d+ s$/)
       .first()
       .waitFor();
-    // The refusal's message moves the table. On a slow machine it appears too long after the click to be excluded, so
-    // the limit is the Core Web Vitals' limit for a good page.
+    // The refusal's message moves the table. On a slow machine, it appears too long after the click to be excluded. So
+    // the limit is that of Core Web Vitals for a good page.
     await requireStill(page, 0.1);
     await picture(page, "after-the-burst");
     assert.deepEqual(
@@ -161,8 +161,8 @@ describe("the page for a signed-in user", () => {
       );
     }
     const parked = Object.values(states).filter((shown) => shown[0] === "waiting for a slot");
-    // The number of waiting jobs depends on how fast the machine submits. How many of them the page shows depends on
-    // its delay: of a few, perhaps none.
+    // The number of waiting jobs depends on how fast the machine submits. The page may show none of them, depending on
+    // its delay.
     const parkedAtSubmission = (await Promise.all(answers)).filter(
       (answer) => answer.job?.waiting_for === "slot",
     ).length;

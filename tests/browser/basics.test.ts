@@ -216,7 +216,7 @@ describe("the page", () => {
     const found = page.getByText("3 tests found");
     await found.waitFor({ timeout: 15_000 }).catch(async () => {
       // If a busy machine freezes it for longer than its lease, it ends itself and is restarted.
-      assert.notEqual(stack.origin.process.current.pid, frozen, "it goes on, and does not answer");
+      assert.notEqual(stack.origin.process.current.pid, frozen, "it continues, and does not answer");
       await page.getByRole("button", { name: "Analyse" }).click();
       await found.waitFor();
     });

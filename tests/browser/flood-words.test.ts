@@ -158,7 +158,7 @@ describe("the flood's sentence", () => {
     assert.equal(await page.locator("#flood-result strong").count(), 0);
   });
 
-  it("submits one job of a newcomer whose first try failed", async (t) => {
+  it("submits one job of a newcomer after a failed first try", async (t) => {
     const { page, demonstration } = await open(t);
     await page.getByRole("button", { name: "Flood it" }).click();
     await page.getByText(/Now join with one\.$/).waitFor();

@@ -24,7 +24,7 @@ export async function joins(sql: postgres.Sql, doing: () => Promise<void>): Prom
   await until("the newcomer's job", async () => (await submissions()) > before);
 }
 
-/** Meanwhile no worker starts a job of a flood, however slow the browser is on a busy machine. */
+/** Until then, no worker starts a job of a flood, even if the browser is slow on a busy machine. */
 export async function whilePaused(sql: postgres.Sql, doing: () => Promise<void>): Promise<void> {
   const message = (action: "pause" | "resume"): string => JSON.stringify({ action, queue: "*" });
   await sql`UPDATE river_queue SET paused_at = now() WHERE starts_with(name, 'demo_')`;

@@ -65,7 +65,7 @@ describe("the motion of the picture", () => {
     const shown = (numbers: number[]): string =>
       [0.5, 0.95, 0.99].map((part) => `${quantile(numbers, part).toFixed(1)} ms`).join(", ");
     t.diagnostic(
-      `${draws.length} frames; p50, p95, p99: drawn in ${shown(draws)}; one after the other in ${shown(gaps)}`,
+      `${draws.length} frames; p50, p95, p99: drawn in ${shown(draws)}; consecutive frames in ${shown(gaps)}`,
     );
     assert.ok(draws.length > 100, `${draws.length} frames`);
     // A sixtieth of a second must suffice for twice as many dots and for the browser's other work.

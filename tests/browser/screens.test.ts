@@ -18,7 +18,7 @@ const site = "http://weir.test";
 const tolerance = 64;
 /** The share of pixels that may differ. */
 const allowed = 0.01;
-/** A missing sentence is a small part of the page, so squares of this many pixels are compared, too. */
+/** A missing sentence is a small part of the page, so squares of this many pixels are also compared. */
 const tile = 40;
 /** A tile differs when more than this share of its pixels does. Text covers a tenth to a quarter of a tile. */
 const allowedInTile = 0.05;

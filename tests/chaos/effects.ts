@@ -44,7 +44,7 @@ export class Effects {
     return new Effects((server.address() as { port: number }).port, posted);
   }
 
-  /** How many effects each job had. */
+  /** The number of effects of each job. */
   perJob(): Map<number, number> {
     const counts = new Map(this.#posted);
     for (const line of readFileSync(this.#file, "utf8").split("\n")) {

@@ -116,7 +116,7 @@ async function shown(
   sign: number,
 ): Promise<void> {
   const clock = clocks.get(name ?? "");
-  if (!clock) throw new Error(`${name} has no clock of its own`);
+  if (!clock) throw new Error(`${name} has no separate clock`);
   clock.set(sign * secondsOff(count));
   await sleep(lasts);
   clock.set(0);
@@ -142,7 +142,7 @@ async function restored({ database }: Installation, { kind }: Fault): Promise<vo
 
 function partOf({ parts }: Installation, { part: name }: Fault): Part {
   const part = parts.find((each) => each.name === name);
-  if (!part) throw new Error(`there is no part ${name}`);
+  if (!part) throw new Error(`unknown part ${name}`);
   return part;
 }
 

@@ -53,7 +53,7 @@ export async function judge(installation: Installation, admin: postgres.Sql, ent
   };
   const submitted = new Set(entries.flatMap(({ numbers }) => numbers));
   for (const { id, number } of found)
-    if (!submitted.has(number)) verdict.doubled.push(`job ${id}, number ${number}, was submitted by nobody`);
+    if (!submitted.has(number)) verdict.doubled.push(`job ${id}, number ${number}, was not submitted by a client`);
   for (const entry of entries) compare(entry, byNumber, done, verdict);
   return verdict;
 }

@@ -5,7 +5,7 @@ import { freeze } from "../harness/processes.ts";
 /** The pause before a restart, in milliseconds. */
 const pause = 500;
 
-/** How long a part may take to end before it is killed: Weir's processes, and programs in Go. */
+/** The maximum time for a part to end before it is killed: Weir's processes, and programs in Go. */
 const grace = { own: 45_000, others: 150_000 };
 
 interface Make {

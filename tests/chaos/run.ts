@@ -43,10 +43,10 @@ const userCount = 12;
 /** The average pause between two submissions of a user, in milliseconds. */
 const pause = 700;
 
-/** How long all accepted jobs may take at the end, in seconds. */
+/** The maximum time for all accepted jobs to end, in seconds. */
 const longest = 120;
 
-/** How long to wait for the slots, in seconds. It must take less. */
+/** The maximum wait for the slots, in seconds. It must take less. */
 const slotsWithin = 60;
 
 /** Starts everything, runs the plan of the seed, and compares the clients' records with the database. */

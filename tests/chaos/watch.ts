@@ -6,7 +6,7 @@ import type { User } from "./users.ts";
 const every = 5;
 
 /**
- * Violations, each as a text: holders with more slots in use than they have, by the rows and by the counter, and
+ * Descriptions of violations: holders with more slots in use than they have (by the rows and by the counter), and
  * windows over their limit. Also two numbers for the report:
  * - how many seconds the oldest attempt of Weir's workers has held its slot
  * - how many jobs are claimed beyond the slots, which the guard will snooze

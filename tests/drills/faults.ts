@@ -100,7 +100,7 @@ export async function withoutConnections(installation: Database, span: number): 
   const taken: postgres.Sql[] = [];
   const until = performance.now() + span * 1000;
   try {
-    // Also ends the processes of Weir that start meanwhile.
+    // Also ends Weir processes that start during this time.
     while (performance.now() < until) {
       const sql = session(installation.appUrl);
       try {

@@ -24,7 +24,7 @@ interface Result {
   audit: string;
 }
 
-/** Runs the drills one after the other, and returns how many failed. With an older binary, runs only the upgrade. */
+/** Runs the drills one at a time, and returns how many failed. With an older binary, runs only the upgrade. */
 export async function run(options: {
   quick: boolean;
   only: string[];
@@ -34,7 +34,7 @@ export async function run(options: {
   const unknown = options.only.find((part) => !all.some(({ name }) => name.includes(part)));
   if (unknown !== undefined)
     throw new Failure(
-      `there is no drill with "${unknown}" in its name`,
+      `no drill has "${unknown}" in its name`,
       `name parts of ${all.map(({ name }) => name).join(", ")}, or nothing`,
     );
   const chosen = all.filter(

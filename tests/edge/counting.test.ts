@@ -16,7 +16,7 @@ const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin
 const submit = (address: string, init: RequestInit = {}): Promise<Response> =>
   edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}", ...init });
 
-/** The statuses of this many submissions, sent one after the other. */
+/** The statuses of this many submissions, sent one at a time. */
 async function statuses(address: string, count: number): Promise<number[]> {
   const statuses = [];
   for (let sent = 0; sent < count; sent++) statuses.push((await submit(address)).status);
@@ -50,7 +50,7 @@ test("a denial has the body of the ADR and the fields of the draft", async () =>
   assert.match(denied.headers.get("access-control-expose-headers") ?? "", /RateLimit, RateLimit-Policy, Retry-After/);
 });
 
-test("the response to an admitted submission says how much is left", async () => {
+test("the response to an admitted submission has the remaining requests", async () => {
   const first = await submit("203.0.113.4");
   assert.equal(first.headers.get("ratelimit-policy"), '"anon";q=10;w=60');
   assert.equal(first.headers.get("ratelimit"), '"anon";r=9;t=60');

@@ -129,7 +129,10 @@ test("counts are preserved across a panic, which is counted too", async () => {
   for (let sent = 0; sent < 3; sent++) await submit(edge, "203.0.113.1");
   assert.equal((await submit(edge, "203.0.113.1", { "weir-drill-panic": "1" })).status, 500);
   await submit(edge, "203.0.113.1");
-  await until("what comes after the flood to be reported", () => (total(origin.reports).requests.anonymous ?? 0) >= 4);
+  await until(
+    "the requests after the flood to be reported",
+    () => (total(origin.reports).requests.anonymous ?? 0) >= 4,
+  );
   assert.deepEqual(total(origin.reports), { requests: { anonymous: 4, failed: 1 }, events: { internal_error: 1 } });
 });
 

@@ -121,7 +121,7 @@ test("a counting object that hangs does not make a submission hang", async () =>
   assert.ok(Date.now() - startedAt < 20_000, "the object would have answered after 60 s");
 });
 
-test("submissions that cannot be counted are refused; reads go on", async () => {
+test("submissions that cannot be counted are refused; reads continue", async () => {
   const closed = await edgeWith(fails, { native: false });
   const refused = await submit(closed, "203.0.113.41");
   assert.equal(refused.status, 503);
@@ -131,7 +131,7 @@ test("submissions that cannot be counted are refused; reads go on", async () => 
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
   );
   await closed.logged("limiter_unavailable");
-  assert.equal((await closed.from("203.0.113.41")("/api/usage")).status, 200, "reads go on");
+  assert.equal((await closed.from("203.0.113.41")("/api/usage")).status, 200, "reads continue");
 
   const open = await edgeWith(fails, { native: false, vars: { WITHOUT_COUNTER: "open" } });
   for (let sent = 0; sent < 12; sent++) assert.equal((await submit(open, "203.0.113.41")).status, 200);

@@ -390,7 +390,7 @@ function residentMegabytes(): number {
       if (!/^Name:\s+workerd/m.test(status) || !new RegExp(`^PPid:\\s+${process.pid}$`, "m").test(status)) continue;
       sum += Number(/^VmRSS:\s+(\d+) kB/m.exec(status)?.[1] ?? 0) / 1024;
     } catch {
-      // The process has ended meanwhile.
+      // The process has ended by now.
     }
   }
   return sum;

@@ -23,7 +23,7 @@ test("a user's token bypasses the limit and becomes an assertion", async () => {
   const { claims, headers } = origin.last();
   assert.equal(claims.sub, user);
   assert.equal(claims.client_address, "203.0.113.10");
-  assert.equal(claims.token_exp, decodeJwt(token).exp, "the origin ends what goes on for longer");
+  assert.equal(claims.token_exp, decodeJwt(token).exp, "the origin ends longer requests");
   assert.equal(headers.authorization, undefined);
   assert.equal(
     (await submit("203.0.113.10")).headers.get("ratelimit"),

@@ -99,7 +99,7 @@ if (values.origin) {
   });
 }
 if (!values["spare-limit"]) {
-  await check("submissions of one address are limited, whatever headers it sends", async () => {
+  await check("submissions of one address are limited, regardless of its headers", async () => {
     for (let sent = 0; sent < 200; sent++) {
       const answer = await ask("/api/jobs/none", {
         method: "POST",

@@ -177,7 +177,7 @@ test("an origin that breaks off during an upload is an outage", async () => {
   await stuck.logged("origin_timed_out");
 });
 
-test("GET and HEAD are forwarded without a body, whatever the client sends", async () => {
+test("GET and HEAD are always forwarded without a body", async () => {
   const origin = await startOrigin({ after });
   const edge = await start(origin);
   const { port } = new URL(edge.url);

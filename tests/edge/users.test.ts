@@ -82,7 +82,7 @@ test("the users of an organisation share its limit", async () => {
   const answers = [];
   for (const user of ["ben", "cleo", "dora", "emil"]) answers.push((await send(edge, user, { claims })).status);
   assert.deepEqual(answers, [202, 202, 202, 429]);
-  assert.equal((await send(edge, "ben")).status, 202, "alone, Ben has a limit of his own");
+  assert.equal((await send(edge, "ben")).status, 202, "alone, Ben has his own limit");
 });
 
 test("a subject spelled like an address does not share its count", async () => {

@@ -29,7 +29,7 @@ export function whyNoMachine(): string | false {
   } catch {
     return "systemd-nspawn is not installed (Debian: apt install systemd-container)";
   }
-  if (!existsSync("/usr/lib/systemd/systemd")) return "there is no systemd under /usr";
+  if (!existsSync("/usr/lib/systemd/systemd")) return "systemd is not installed under /usr";
   return lstatSync("/bin").isSymbolicLink() ? false : "/bin is not in /usr";
 }
 

@@ -27,5 +27,5 @@ it("files in memory are removed for killed processes only", {
   assert.ok(existsSync(running));
   const large = folderInMemory(prefix, 2 ** 60);
   t.after(() => rmSync(large, { recursive: true, force: true }));
-  assert.ok(!large.startsWith(memory), "there is no room for so much");
+  assert.ok(!large.startsWith(memory), "the memory file system is too small");
 });

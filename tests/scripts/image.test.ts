@@ -74,7 +74,7 @@ describe("the image", { skip: whyNot() }, () => {
     });
   });
 
-  it("starts the binary as the user nobody", async () => {
+  it("starts the binary as an unprivileged user", async () => {
     const inspected = await attempt("buildah", ["inspect", container]);
     const { OCIv1 } = JSON.parse(inspected.stdout) as { OCIv1: { config: Record<string, unknown> } };
     const { User, Entrypoint, StopSignal } = OCIv1.config;
@@ -123,7 +123,7 @@ describe("the image", { skip: whyNot() }, () => {
     assert.match(up.recent.join("\n"), /"message":"stopping"/);
   });
 
-  /** How many tests a job has found, once it is done. */
+  /** The number of tests that a job has found, once it is done. */
   async function found(job: string): Promise<number> {
     return until("the job to be done", async () => {
       const [row] = await database.sql`

@@ -18,11 +18,11 @@ it("finds every broken link to a page, anchor, image or folder", async (t) => {
   write("node_modules/package/README.md", "[gone](gone.md)");
   write(
     "docs/README.md",
-    `# \`weir status\`, and what it says
+    `# \`weir status\`, and its output
 
     Code is no link: \`[a](gone-in-code.md)\`.
 
-    [up](../README.md#top) [folder](../deploy) [own](#weir-status-and-what-it-says) [other](https://example.invalid/)
+    [up](../README.md#top) [folder](../deploy) [own](#weir-status-and-its-output) [other](https://example.invalid/)
     [gone page](gone.md) [gone folder](../gone) [gone anchor](#gone) [gone part](../README.md#gone)
     ![gone image](images/gone.png)`.replaceAll("\n    ", "\n"),
   );

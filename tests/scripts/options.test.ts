@@ -41,7 +41,7 @@ describe("a mistyped word on the command line", () => {
     const { run } = await import("../drills/run.ts");
     await assert.rejects(run({ quick: true, only: ["restarted", "no such drill"] }), {
       name: "Failure",
-      message: 'there is no drill with "no such drill" in its name',
+      message: 'no drill has "no such drill" in its name',
       remedy: /PostgreSQL restarted \(fast\), /,
     });
   });

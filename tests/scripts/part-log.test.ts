@@ -45,7 +45,7 @@ it("a log that cannot be written stops neither part nor other logs", { skip }, (
   assert.match(readFileSync(join(logs, "fine.log"), "utf8"), /^line 49$/m);
 });
 
-it("a tool whose log cannot be written runs to its end", { skip }, (t) => {
+it("a tool without a writable log runs to its end", { skip }, (t) => {
   const { stdout } = runWithFullDisk(
     t,
     `

@@ -11,7 +11,7 @@ import { whenOver } from "../harness/lifetime.ts";
 const folder = mkdtempSync(join(tmpdir(), "weir-supervisor-"));
 whenOver({ after }, () => rm(folder, { recursive: true, force: true }));
 
-/** A server that exits with these codes, one after the other, and then keeps running. */
+/** A server that exits with these codes in turn, and then keeps running. */
 function ending(name: string, ...codes: number[]): Supervised {
   const starts = join(folder, name);
   const program = `echo >> ${starts}; set -- ${codes.join(" ")}

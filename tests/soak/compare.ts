@@ -1,7 +1,7 @@
 import type { Request } from "../chaos/clients.ts";
 import { type Moment, quantileOf, type Table } from "./measure.ts";
 
-/** How much larger or slower anything may be at the end. */
+/** The maximum growth and slowdown at the end. */
 const tolerance = 1.1;
 
 /** Differences below this many bytes of a table do not count: small tables consist of few pages. */
@@ -44,7 +44,7 @@ export function compare(first: Window, last: Window): Line[] {
     most: Math.max(one * tolerance, one + 5) * machine,
   });
   return [
-    { ...times("a commit beside it", p99(first.commits), p99(last.commits)), most: Number.POSITIVE_INFINITY },
+    { ...times("an additional commit", p99(first.commits), p99(last.commits)), most: Number.POSITIVE_INFINITY },
     times("reservation", p99(took(first)), p99(took(last))),
     times("settlement", settled(first), settled(last)),
     times("wake", p99(first.wakes), p99(last.wakes)),

@@ -15,7 +15,7 @@ export interface Moment {
   /** By process, in MiB. PostgreSQL's number of backends varies, and each needs some time to reach its full size. */
   memory: Map<string, number>;
   tables: Map<string, Table>;
-  /** How many settlements took at most this many seconds, since the start of the process. */
+  /** The number of settlements that took at most this many seconds, since the start of the process. */
   settlements: Map<number, number>;
 }
 

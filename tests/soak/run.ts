@@ -18,7 +18,7 @@ const pause = 700;
 /** The pause between two measurements, in milliseconds. */
 const every = 5_000;
 
-/** How long all accepted jobs may take at the end, in seconds. */
+/** The maximum time for all accepted jobs to end, in seconds. */
 const longest = 120;
 
 export interface Result {

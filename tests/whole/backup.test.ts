@@ -68,7 +68,7 @@ it("every job of a backup taken during work ends and is charged once", async (t)
              count(*) FILTER (WHERE id = ANY (${inTheBackup}) AND state = 'completed')::int AS completed,
              (SELECT count(*) FROM quota_reservations)::int AS reserved FROM river_job`;
     if (row?.open === 0 && row?.reserved === 0) {
-      assert.equal(row?.completed, inTheBackup.length, "what was accepted before the backup is in it");
+      assert.equal(row?.completed, inTheBackup.length, "the backup contains everything accepted before it");
       break;
     }
     assert.ok(Date.now() < deadline, `not everything has ended: ${JSON.stringify(row)}`);

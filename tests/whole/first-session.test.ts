@@ -8,7 +8,7 @@ import { goFile, goTests, rustFile, rustTests } from "./samples.ts";
 const stack = await startStack({ after });
 
 describe("a first session, through the edge, the origin and the workers", () => {
-  it("accepts ten anonymous submissions a minute, then says when to retry", async () => {
+  it("accepts ten anonymous submissions a minute, then returns when to retry", async () => {
     const anonymous = new Caller(stack.edge.from(someAddress()));
     const responses: Response[] = [];
     for (let n = 0; n < 12; n++) responses.push(await anonymous.submit("analysis", { files: [goFile] }));
@@ -48,7 +48,7 @@ describe("a first session, through the edge, the origin and the workers", () => 
     const submitted = await user.accepted("analysis", { files: [goFile, rustFile] });
     assert.equal(submitted.job.service, "analysis");
     assert.equal(submitted.job.queue, "analysis_default");
-    assert.equal(submitted.quota?.reserved, 1, "the answer tells the reservation that it made");
+    assert.equal(submitted.quota?.reserved, 1, "the answer reports its reservation");
     assert.equal(submitted.quota?.remaining, (submitted.quota?.limit ?? 0) - 1);
 
     const analysis = await user.finished(submitted.job.id);
@@ -70,7 +70,7 @@ describe("a first session, through the edge, the origin and the workers", () => 
     assert.deepEqual([end.specview.used, end.specview.reserved], [5, 0]);
 
     const again = await user.finished((await user.accepted("specview", { analysis_id: analysis.id })).job.id);
-    assert.equal(again.charged, 0, "what was rendered before is not charged again");
+    assert.equal(again.charged, 0, "an earlier rendering is not charged again");
   });
 
   it("hides the jobs of other callers", async () => {

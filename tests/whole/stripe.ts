@@ -14,14 +14,14 @@ export interface MeterEvent {
 /** The one route of Stripe that the example calls. It counts an identifier once, as Stripe does. */
 export class StripeApi {
   readonly events = new Map<string, MeterEvent>();
-  /** How often each usage event was taken. */
+  /** The number of times that each usage event was accepted. */
   readonly taken = new Map<string, number>();
-  /** How many calls are answered with a failure from now on, after so many that are answered. */
+  /** The number of calls to answer with a failure from now on, after so many successful ones. */
   failures = 0;
   answers = 0;
-  /** How many usage events that were not sent before are refused for good from now on. */
+  /** The number of new usage events to refuse permanently from now on. */
   refusals = 0;
-  /** How many usage events were refused because they exist. */
+  /** The number of usage events that were refused because they exist. */
   duplicates = 0;
   url = "";
 
@@ -34,7 +34,7 @@ export class StripeApi {
       const url = new URL(request.url ?? "/", "http://stripe");
       if (api.failures > 0 && api.answers-- <= 0) {
         api.failures--;
-        return answer(500, { error: { type: "api_error", message: "told to fail" } });
+        return answer(500, { error: { type: "api_error", message: "configured to fail" } });
       }
       if (request.method === "POST" && url.pathname === "/v1/billing/meter_events") {
         const form = new URLSearchParams(await text(request));
@@ -43,7 +43,7 @@ export class StripeApi {
         // A backend that was killed sends its last events again.
         if (api.refusals > 0 && !api.events.has(identifier)) {
           api.refusals--;
-          return answer(400, { error: { type: "invalid_request_error", message: "told to refuse" } });
+          return answer(400, { error: { type: "invalid_request_error", message: "configured to refuse" } });
         }
         if (api.events.has(identifier)) {
           api.duplicates++;

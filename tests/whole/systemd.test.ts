@@ -19,7 +19,7 @@ type Part = (typeof parts)[number];
 const unit = (part: Part): string => `weir-${part}.service`;
 const secrets = freshSecrets();
 
-/** How long systemd or Weir may take to react, in milliseconds. */
+/** The maximum time for systemd or Weir to react, in milliseconds. */
 const soon = 60_000;
 
 describe("the units under a systemd", { skip: whyNoMachine() }, () => {

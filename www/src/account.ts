@@ -14,7 +14,7 @@ import { onShown } from "./tabs.ts";
 import { type Key, language, meterName, onLanguage, planName, t } from "./text.ts";
 
 const burst = 50;
-/** Of a browser's six connections to a server. The others read the quota meanwhile, or stream events. */
+/** Of a browser's six connections to a server. The others read the quota or stream events at the same time. */
 const submitters = 3;
 
 const who = element("who", HTMLElement);

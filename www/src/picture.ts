@@ -6,7 +6,7 @@ import type { QueueStatus, Scene, SceneJob } from "./scene.ts";
 const [queueTime, wayTime] = [110, 55];
 const frameTime = 1000 / 60;
 const userCount = 4;
-/** How far the canvas extends beyond its stage, as in the style sheet, so that no dot at an edge is clipped. */
+/** The canvas extends this far beyond its stage, as in the style sheet, so that no dot at an edge is clipped. */
 const margin = 6;
 /** The maximum number of jobs that one user submits; all queues have the same scale. */
 const longestQueue = 50;

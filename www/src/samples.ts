@@ -70,7 +70,7 @@ def test_a_reservation_lowers_what_is_left(amount):
 
 
 class TestRelease:
-    def test_gives_everything_back(self):
+    def test_refunds_everything(self):
         quota = Quota(limit=50)
         quota.reserve(50).release()
         assert quota.remaining == 50

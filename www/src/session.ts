@@ -61,7 +61,7 @@ async function askOnce(): Promise<void> {
   }
   try {
     const answer = await readUsage();
-    // Another user may have signed in meanwhile.
+    // Another user may have signed in by now.
     if (sessionToken() === token) publish(answer.period ? answer : undefined);
   } catch (error) {
     if (error instanceof Refusal && error.status === 401) signOut();

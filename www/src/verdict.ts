@@ -7,7 +7,7 @@ import { t } from "./text.ts";
 /** The newcomer's job in each queue. */
 export interface Newcomer {
   weir: number;
-  /** Undefined until the job is submitted there, too. */
+  /** Undefined until the job is also submitted there. */
   shared: number | undefined;
 }
 

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_whole_when_its_last_byte_is_there() {
+    fn a_response_is_complete_at_its_last_byte() {
         let answers = [
             "HTTP/1.1 202 Accepted\r\nContent-Length: 5\r\n\r\nabcde",
             "HTTP/1.1 202 Accepted\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",

@@ -18,10 +18,10 @@ use weir::config::Settings;
 /// Jobs a second.
 const RATES: [usize; 4] = [20, 100, 200, 400];
 
-/// How long each rate runs before it is measured.
+/// The warm-up time of each rate.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// How long no jobs are submitted before an idle installation is measured.
+/// The time without submissions before an idle installation is measured.
 const REST: Duration = Duration::from_secs(3);
 
 /// The maximum number of statements per job.

@@ -13,14 +13,14 @@ use super::super::report::BenchError;
 use super::super::stage::arguments;
 use super::connection::Connection;
 
-/// How many connections submit at once.
+/// The number of connections that submit concurrently.
 pub(super) const CONNECTIONS: usize = 64;
 
-/// How long an assertion is reused: it is valid for 30 s. The edge signs one for each request, in a separate process.
-/// Tokens last longer.
+/// An assertion is reused for this long. It is valid for 30 s. The edge signs one for each request, in a separate
+/// process. Tokens last longer.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// How long a token is valid, in seconds.
+/// The lifetime of a token, in seconds.
 const TOKEN_TTL: u64 = 3600;
 
 /// A user of the load generator.

@@ -35,7 +35,7 @@ const USERS: i64 = 1000;
 const EDGE_SECRET: &str = "only between the two ends of this benchmark";
 
 /// Signs the tokens that the edge verifies.
-const JWT_SECRET: &str = "of the users of this benchmark, whom nobody else knows";
+const JWT_SECRET: &str = "the secret that signs this benchmark's tokens";
 
 /// A process that does not serve within this time has failed.
 const START: Duration = Duration::from_secs(30);

@@ -24,7 +24,7 @@ pub(super) async fn last_job(client: &Client) -> Result<i64, BenchError> {
     Ok(client.query_one(newest, &[]).await?.get(0))
 }
 
-/// How long the jobs after this one have waited for their start, p50 and p99 in milliseconds.
+/// The time until later jobs started, p50 and p99 in milliseconds.
 pub(super) async fn starts(client: &Client, first: i64) -> Result<[f64; 2], BenchError> {
     let row = client
         .query_one(

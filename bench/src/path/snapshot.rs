@@ -21,7 +21,7 @@ use weir::config::Settings;
 const MAX_LATENCY: f64 = 3.0;
 const MAX_CPU: f64 = 1.3;
 
-/// How long each rate runs before it is measured.
+/// The warm-up time of each rate.
 const WARM_UP: Duration = Duration::from_secs(2);
 
 /// Jobs a second, and how long each part of a turn lasts.
@@ -58,7 +58,7 @@ struct Slice {
     /// p50 and p99, in milliseconds.
     submitted: [f64; 2],
     started: [f64; 2],
-    /// How many cores PostgreSQL used.
+    /// The number of cores that PostgreSQL used.
     cores: f64,
 }
 

@@ -127,14 +127,14 @@ fn in_no_order(users: &[User], from: usize, count: usize) -> impl Iterator<Item 
     })
 }
 
-/// How long newcomers wait, in milliseconds: the first one, and the median and a high percentile of the later ones.
+/// The waits of newcomers, in milliseconds: the first one, and the median and a high percentile of the later ones.
 pub(super) struct Newcomers {
     pub(super) first: Number,
     pub(super) half: Number,
     pub(super) nearly_all: Number,
 }
 
-/// Newcomers one after the other, behind many waiting jobs of one other user.
+/// Newcomers, one at a time, behind many waiting jobs of one other user.
 pub(super) async fn newcomers(
     settings: &Settings,
     program: &Program,
@@ -182,7 +182,7 @@ pub(super) fn flood_of(effort: Effort) -> usize {
     usize::try_from(effort.history / 100).unwrap_or_default()
 }
 
-/// How long a user's only slot stays free until that user's next job starts, in milliseconds: median and a high
+/// The time that a user's only slot stays free before the next job starts, in milliseconds: median and a high
 /// percentile.
 pub(super) async fn slots(settings: &Settings, program: &Program) -> Result<[Number; 2], BenchError> {
     let patience = MAX_SLOT;

@@ -140,7 +140,7 @@ async fn speeds(settings: &Settings, programs: &[Program], effort: Effort) -> Re
     ])
 }
 
-/// How long newcomers and freed slots wait.
+/// The waits of newcomers and freed slots.
 async fn waits(settings: &Settings, programs: &[Program], effort: Effort) -> Result<Vec<Row>, BenchError> {
     let mut measured = [const { Vec::new() }; 5];
     for program in programs {
@@ -192,9 +192,9 @@ async fn kills(settings: &Settings, programs: &[Program]) -> Result<Vec<Row>, Be
         }
     }
     let names = [
-        ("kill -9 until its jobs run again, as it comes", "s"),
+        ("kill -9 until its jobs run again, by default", "s"),
         ("the same, the shortest setting for jobs of 2 s", "s"),
-        ("until their users have any job run, as it comes", "s"),
+        ("until their users have any job run, by default", "s"),
         ("most at once of a user with one slot, two workers", ""),
     ];
     Ok(names

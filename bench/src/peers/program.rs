@@ -46,7 +46,7 @@ pub(super) struct Program {
     pub(super) name: &'static str,
     /// Its components and versions.
     pub(super) version: &'static str,
-    /// Whether it has a setting for the jobs of killed workers other than the default.
+    /// Whether the recovery of a killed worker's jobs can be configured.
     pub(super) can_hurry: bool,
     start: Vec<OsString>,
     roles: [&'static str; 3],
@@ -69,7 +69,7 @@ impl Program {
 pub(super) async fn all() -> Result<Vec<Program>, BenchError> {
     if !Path::new(FOLDER).is_dir() {
         return Err(BenchError::Missing(format!(
-            "there is no {FOLDER}; run this in a clone of Weir"
+            "{FOLDER} not found; run this in a clone of Weir"
         )));
     }
     let peer = |name, version, can_hurry, start: Vec<PathBuf>| Program {

@@ -51,7 +51,7 @@ func (w *worker) Work(ctx context.Context, job *river.Job[work]) error {
 		_, err := w.pool.Exec(ctx, insert, job.ID)
 		return err
 	}
-	return fmt.Errorf("there is no way %q; there are weir, river-tx, river", w.how)
+	return fmt.Errorf("unknown way %q; expected weir, river-tx or river", w.how)
 }
 
 func main() {

@@ -1,6 +1,6 @@
-// Orders with a job each. `order SUBJECT N` inserts N orders concurrently, each in the transaction that submits its job.
-// Without quota, there is neither an order nor a job. `work` is a River client: it works the jobs, and completes each in
-// the transaction that writes its result, until SIGTERM or the end of its standard input.
+// Orders with a job each. `order SUBJECT N` inserts N orders concurrently, each in the transaction that submits its
+// job. Without quota, there is neither an order nor a job. `work` is a River client. It completes each job in the
+// transaction that writes its result, until SIGTERM or the end of its standard input.
 package main
 
 import (

@@ -153,7 +153,7 @@ class Weir(_Calls):
         poll: float = 1.0,
         until: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Works jobs one after the other, until `until()`.
+        """Works jobs one at a time, until `until()`.
 
         `handle(connection, job)` returns the output, or a pair of the output and the amount used. Its writes over the
         connection are committed with the job's completion, or rolled back with its failure. A lost connection is

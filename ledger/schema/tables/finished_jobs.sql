@@ -30,9 +30,9 @@ COMMENT ON COLUMN finished_jobs.state IS
 COMMENT ON COLUMN finished_jobs.queue IS
     'The queue of its last attempt.';
 COMMENT ON COLUMN finished_jobs.attempt IS
-    'How many attempts there were.';
+    'The number of attempts.';
 COMMENT ON COLUMN finished_jobs.max_attempts IS
-    'How many attempts it could have.';
+    'The maximum number of attempts.';
 COMMENT ON COLUMN finished_jobs.created_at IS
     'When it was submitted.';
 COMMENT ON COLUMN finished_jobs.attempted_at IS

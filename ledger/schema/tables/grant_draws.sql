@@ -11,7 +11,7 @@ CREATE TABLE grant_draws (
 );
 
 COMMENT ON TABLE grant_draws IS
-    'How much each job drew on which grant.';
+    'The amounts that jobs drew on grants.';
 COMMENT ON COLUMN grant_draws.job_id IS
     'The job that drew on the grant.';
 COMMENT ON COLUMN grant_draws.position IS

@@ -25,15 +25,15 @@ COMMENT ON COLUMN holders.event_type IS
 COMMENT ON COLUMN holders.user_id IS
     'The user; null for a client address.';
 COMMENT ON COLUMN holders.slots_in_use IS
-    'How many jobs hold a slot now.';
+    'The number of jobs with a slot.';
 COMMENT ON COLUMN holders.parked IS
-    'How many jobs wait for a slot.';
+    'The number of jobs that wait for a slot.';
 COMMENT ON COLUMN holders.granted_slots IS
     'The slot limit when a slot was last taken; 2147483647 is unlimited.';
 COMMENT ON COLUMN holders.has_grants IS
     'Whether the user ever had a grant of this meter. Without one, nothing looks for grants.';
 COMMENT ON COLUMN holders.changes IS
-    'How often the counters have changed.';
+    'The number of changes of the counters.';
 COMMENT ON COLUMN holders.generation IS
     'Orders the row''s versions in holders_newest.';
 

@@ -9,13 +9,13 @@ CREATE TABLE outstanding_attempts (
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE outstanding_attempts IS
-    'Attempts that answer later. The job is in River''s state pending meanwhile, which no River client claims, rescues or ends, so the attempt outlives the process that started it.';
+    'Attempts that answer later. The job is in River''s state pending, so no River client claims, rescues or ends it. The attempt outlives the process that started it.';
 COMMENT ON COLUMN outstanding_attempts.job_id IS
     'The job that waits for its answer.';
 COMMENT ON COLUMN outstanding_attempts.claim IS
     'The attempt, as claim_of() returns it.';
 COMMENT ON COLUMN outstanding_attempts.patience IS
-    'How long the handler may stay silent.';
+    'The maximum time between two reports of the handler.';
 COMMENT ON COLUMN outstanding_attempts.began_at IS
     'When the handler announced a later answer.';
 COMMENT ON COLUMN outstanding_attempts.deadline_at IS

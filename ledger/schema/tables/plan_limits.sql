@@ -26,7 +26,7 @@ CREATE TABLE plan_limits (
 );
 
 COMMENT ON TABLE plan_limits IS
-    'How much of a meter a plan allows per window. Null is unlimited. A month starts on the subscription''s anchor day; days, hours and minutes are UTC''s.';
+    'The amounts of a meter that a plan allows per window. Null is unlimited. A month starts on the subscription''s anchor day; days, hours and minutes are UTC''s.';
 COMMENT ON COLUMN plan_limits.plan_id IS
     'The plan.';
 COMMENT ON COLUMN plan_limits.event_type IS
@@ -40,9 +40,9 @@ COMMENT ON COLUMN plan_limits.hour IS
 COMMENT ON COLUMN plan_limits.minute IS
     'The limit of a minute; null is unlimited.';
 COMMENT ON COLUMN plan_limits.slots IS
-    'How many jobs of one holder may run at once.';
+    'The maximum number of running jobs per holder.';
 COMMENT ON COLUMN plan_limits.counted IS
-    'A bit set of the windows other than the month in which the meter is counted because some plan limits it there: 1 day, 2 hour, 4 minute.';
+    'A bit set of the shorter windows in which any plan limits the meter: 1 day, 2 hour, 4 minute.';
 COMMENT ON COLUMN plan_limits.month_ceiling IS
     'Up to which amount more than the limit is accepted; null: the limit is hard.';
 COMMENT ON COLUMN plan_limits.day_ceiling IS

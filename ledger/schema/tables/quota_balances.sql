@@ -16,7 +16,7 @@ CREATE TABLE quota_balances (
 ) WITH (fillfactor = 70);
 
 COMMENT ON TABLE quota_balances IS
-    'Used and reserved amounts per user, meter and window, so that a reservation costs the same whatever the history.';
+    'Used and reserved amounts per user, meter and window, so that the cost of a reservation does not depend on the history.';
 COMMENT ON COLUMN quota_balances.user_id IS
     'The user.';
 COMMENT ON COLUMN quota_balances.event_type IS
@@ -32,9 +32,9 @@ COMMENT ON COLUMN quota_balances.granted_limit IS
 COMMENT ON COLUMN quota_balances.span IS
     'The kind of window that starts at period_start.';
 COMMENT ON COLUMN quota_balances.from_grants IS
-    'How much of used and reserved is paid by grants; months only.';
+    'The part of used and reserved that grants pay for; months only.';
 COMMENT ON COLUMN quota_balances.changes IS
-    'How often the amounts have changed.';
+    'The number of changes of the amounts.';
 COMMENT ON COLUMN quota_balances.generation IS
     'Orders the row''s versions in quota_balances_newest.';
 

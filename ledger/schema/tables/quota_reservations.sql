@@ -30,7 +30,7 @@ COMMENT ON COLUMN quota_reservations.user_id IS
 COMMENT ON COLUMN quota_reservations.event_type IS
     'The meter.';
 COMMENT ON COLUMN quota_reservations.reserved_amount IS
-    'How much of the quota it holds, in the meter''s unit.';
+    'The reserved quota, in the meter''s unit.';
 COMMENT ON COLUMN quota_reservations.job_id IS
     'The job in river_job.';
 COMMENT ON COLUMN quota_reservations.expires_at IS
@@ -48,13 +48,13 @@ COMMENT ON COLUMN quota_reservations.parked_at IS
 COMMENT ON COLUMN quota_reservations.windows IS
     'The windows other than the month that the amount counts in, around created_at: 1 day, 2 hour, 4 minute.';
 COMMENT ON COLUMN quota_reservations.from_grants IS
-    'How much of reserved_amount was drawn on grants.';
+    'The part of reserved_amount that was drawn on grants.';
 COMMENT ON COLUMN quota_reservations.due_at IS
     'When the job asks for a slot; null when it has asked already, or asks with its next attempt.';
 COMMENT ON COLUMN quota_reservations.progress IS
     'The last progress of the attempt: attempt, fraction, message.';
 COMMENT ON COLUMN quota_reservations.overage IS
-    'How much of reserved_amount neither the month nor grants had room for.';
+    'The part of reserved_amount that exceeded both the month''s limit and the grants.';
 
 CREATE INDEX quota_reservations_due_at ON quota_reservations (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX quota_reservations_parked ON quota_reservations (holder, event_type, job_id) WHERE parked_at IS NOT NULL;

@@ -21,7 +21,7 @@ COMMENT ON COLUMN submissions.user_id IS
 COMMENT ON COLUMN submissions.event_type IS
     'The meter.';
 COMMENT ON COLUMN submissions.reserved_amount IS
-    'How much it reserved, with later extensions.';
+    'The amount that it reserved, with later extensions.';
 COMMENT ON COLUMN submissions.idempotency_key IS
     'The caller''s key; null without one, or after 24 hours.';
 COMMENT ON COLUMN submissions.request_hash IS

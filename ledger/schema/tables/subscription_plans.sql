@@ -30,7 +30,7 @@ COMMENT ON COLUMN subscription_plans.specview_monthly_limit IS
 COMMENT ON COLUMN subscription_plans.analysis_monthly_limit IS
     'Analyses a month; null is unlimited. Follows plan_limits.month.';
 COMMENT ON COLUMN subscription_plans.retention_days IS
-    'How long results are kept; null: without end.';
+    'The retention of results; null keeps them indefinitely.';
 COMMENT ON COLUMN subscription_plans.monthly_price IS
     'US dollars; null is by contract.';
 COMMENT ON COLUMN subscription_plans.created_at IS
@@ -40,7 +40,7 @@ COMMENT ON COLUMN subscription_plans.lane IS
 COMMENT ON COLUMN subscription_plans.is_default IS
     'The plan of holders without an active subscription.';
 COMMENT ON COLUMN subscription_plans.max_waiting IS
-    'How many jobs of a holder and meter may wait for a slot, their time or their next attempt; null is any number.';
+    'The maximum number of a holder''s waiting jobs per meter: for a slot, their start time or their next attempt; null is unlimited.';
 
 CREATE UNIQUE INDEX subscription_plans_default ON subscription_plans (is_default) WHERE is_default;
 

@@ -36,7 +36,7 @@ COMMENT ON COLUMN usage_events.quota_amount IS
 COMMENT ON COLUMN usage_events.created_at IS
     'When it was charged.';
 COMMENT ON COLUMN usage_events.job_id IS
-    'Unique: a job is charged once, whatever happens to its workers. Null for an adjustment.';
+    'Unique: a job is charged once, even if its workers crash. Null for an adjustment.';
 COMMENT ON COLUMN usage_events.period_start IS
     'The start of the billing period that it counts in.';
 COMMENT ON COLUMN usage_events.windows IS
@@ -48,9 +48,9 @@ COMMENT ON COLUMN usage_events.xid IS
 COMMENT ON COLUMN usage_events.reason IS
     'The reason of an adjustment. An adjustment may be negative.';
 COMMENT ON COLUMN usage_events.from_grants IS
-    'How much of quota_amount was charged to grants and not to the plan.';
+    'The part of quota_amount that was charged to grants and not to the plan.';
 COMMENT ON COLUMN usage_events.overage IS
-    'How much of quota_amount was overage when the job was accepted.';
+    'The part of quota_amount that was overage when the job was accepted.';
 
 CREATE INDEX usage_events_before ON usage_events (id) WHERE xid IS NULL;
 CREATE INDEX usage_events_feed ON usage_events (xid) WHERE xid IS NOT NULL;

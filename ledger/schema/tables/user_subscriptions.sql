@@ -30,7 +30,7 @@ COMMENT ON COLUMN user_subscriptions.plan_id IS
 COMMENT ON COLUMN user_subscriptions.status IS
     'active, canceled or expired. A user has at most one active subscription.';
 COMMENT ON COLUMN user_subscriptions.current_period_start IS
-    'The anchor of the billing periods: they start on its day of the month. No job has to move it.';
+    'The anchor of the billing periods: they start on its day of the month. It does not move from period to period.';
 COMMENT ON COLUMN user_subscriptions.current_period_end IS
     'The end of the billing period that the anchor starts.';
 COMMENT ON COLUMN user_subscriptions.canceled_at IS

@@ -24,7 +24,7 @@ COMMENT ON COLUMN weir_services.event_type IS
 COMMENT ON COLUMN weir_services.kind IS
     'River''s kind of the service''s jobs.';
 COMMENT ON COLUMN weir_services.max_attempts IS
-    'How many attempts a job has.';
+    'The maximum number of attempts of a job.';
 COMMENT ON COLUMN weir_services.unique_by IS
     'Members of the arguments by which an unfinished job of the holder is taken for the same.';
 COMMENT ON COLUMN weir_services.amount IS

@@ -17,7 +17,7 @@ COMMENT ON COLUMN weir_settings.one IS
 COMMENT ON COLUMN weir_settings.address_namespace IS
     'The namespace in which client addresses and subjects become UUIDs, so that no table contains an address.';
 COMMENT ON COLUMN weir_settings.reservation_ttl IS
-    'How long a reservation lives without renewal.';
+    'The lifetime of a reservation without renewal.';
 COMMENT ON COLUMN weir_settings.counts_slots IS
     'Whether the database enforces slots. This and the following columns are as `weir migrate` read them from the environment.';
 COMMENT ON COLUMN weir_settings.slots_of_plans IS

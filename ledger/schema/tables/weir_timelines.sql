@@ -6,7 +6,7 @@ CREATE TABLE weir_timelines (
 );
 
 COMMENT ON TABLE weir_timelines IS
-    'The timelines that this database has been on. A replica that takes over starts a new one, and may lack the last commits of the one before: their job ids and transaction ids are given out again.';
+    'The timelines that this database has been on. A replica that takes over starts a new one, and may lack the last commits of the previous one. It assigns their job ids and transaction ids again.';
 COMMENT ON COLUMN weir_timelines.timeline IS
     'The number of the server''s timeline.';
 COMMENT ON COLUMN weir_timelines.first_xid IS

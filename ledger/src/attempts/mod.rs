@@ -1,7 +1,7 @@
 //! Running attempts, protected from a River leader that does not know them.
 //!
-//! River's rescuer considers a job stuck by its `attempted_at` alone. A leader of another program knows neither Weir's
-//! kinds nor how long they take: it would discard their jobs, or run them a second time concurrently.
+//! River's rescuer considers a job stuck by its `attempted_at` alone. The leader of another program does not know
+//! Weir's kinds or their timeouts. It would discard their jobs, or run them twice at the same time.
 
 mod outstanding;
 
@@ -29,8 +29,8 @@ pub async fn keep(client: &Client, client_id: &str, jobs: &[i64], attempts: &[i1
         .await
 }
 
-/// The attempts at jobs of these kinds that this River client has run for at least this long: the jobs, and the claims
-/// in the form of [`claim_of`].
+/// The attempts at jobs of these kinds that this River client has been running for at least `for_long`. Returns jobs
+/// and claims, formatted by [`claim_of`].
 ///
 /// # Errors
 ///

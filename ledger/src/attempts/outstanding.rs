@@ -2,9 +2,8 @@
 //! them.
 //!
 //! While the answer is outstanding, the job is in River's state `pending`, "waits for something external". No River
-//! client claims it, rescues it or overwrites its outcome, even if a process ends meanwhile. The job keeps its slot and
-//! its quota. The transaction that ends the attempt first makes it run again, and uses the functions for other
-//! languages.
+//! client claims it, rescues it or overwrites its outcome, even if Weir's process ends. The job keeps its slot and its
+//! quota. The transaction that ends the attempt first makes it run again, and uses the functions for other languages.
 
 use std::time::{Duration, Instant};
 

@@ -35,7 +35,7 @@ impl Finding {
 /// The maximum number of violations that are listed.
 pub const MAX_SHOWN: i64 = 50;
 
-/// How long a settlement, a promotion or a guard's check may take before the audit reports it as missing.
+/// The maximum duration of a settlement, a promotion or a guard's check. After that, the audit reports it as missing.
 pub const GRACE: Duration = Duration::from_secs(5);
 
 const DRIFTED_BALANCES: &str = include_str!("sql/i6_balances.sql");
@@ -143,7 +143,7 @@ pub async fn audit(
     let grace = grace.as_secs_f64();
     let mut findings = Vec::new();
     for (invariant, claim, sql) in CHECKS {
-        // Without limits in the database, nothing there shows which jobs may run and which must wait.
+        // Without limits in the database, the audit cannot determine which jobs may run and which must wait.
         let counts_slots = sql.contains("$2") && limits.is_none();
         let rows = if counts_slots {
             Vec::new()

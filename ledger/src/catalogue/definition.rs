@@ -31,13 +31,13 @@ pub struct PlanAttribute {
 /// All attributes. Those that a decision needs are also in `weir_submit.sql`, in `reservation/sql/read.sql` with
 /// `reservation/read.rs`, and in [`weir_policy::admission`].
 pub const PLAN_ATTRIBUTES: [PlanAttribute; 2] = [
-    // How many days results are kept.
+    // The retention of results, in days.
     PlanAttribute {
         name: "retention_days",
         max: 36_500,
         absent: "without end",
     },
-    // How many jobs of a holder and meter may wait, for a slot or for a time.
+    // The maximum number of waiting jobs per holder and meter, parked or scheduled.
     PlanAttribute {
         name: "max_waiting",
         max: i32::MAX,
@@ -68,7 +68,7 @@ pub struct PlanLimits {
     /// ceiling is hard.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ceilings: BTreeMap<Span, i64>,
-    /// How many jobs of one holder may be worked on at once.
+    /// The maximum number of running jobs per holder.
     pub slots: u32,
 }
 

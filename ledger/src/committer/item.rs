@@ -26,7 +26,7 @@ pub(crate) trait Transact: Send + Sync + 'static {
     const MAX_QUEUE: usize;
     /// The maximum size of all waiting items, in bytes.
     const MAX_QUEUE_BYTES: usize;
-    /// How long an item in quarantine waits for its lock.
+    /// The maximum time that an item in quarantine waits for its lock.
     const BLOCKED_TIMEOUT: Duration;
 
     /// The holder of the row that the item locks, if it is known before the row is read.
@@ -70,8 +70,7 @@ pub(crate) trait Transact: Send + Sync + 'static {
 
 /// How a transaction handles holders that others have locked.
 pub(crate) enum Locking {
-    /// Waits for them, up to the session's `lock_timeout`. Does not wait for these holders, which are known to be
-    /// blocked.
+    /// Waits up to the session's `lock_timeout`. Skips the holders in this set, which are known to be blocked.
     Wait(HashSet<Uuid>),
     /// Skips them, and fails with their names.
     Skip,

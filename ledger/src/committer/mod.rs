@@ -5,8 +5,8 @@
 //!
 //! - When PostgreSQL refuses a group, it is split in halves until the refused member is alone; the others commit. The
 //!   holder of that member goes into quarantine for a while, so that others pay for the search once.
-//! - When another transaction has the lock of a member's holder, that holder goes into quarantine within milliseconds,
-//!   with all of its items, until the lock is free.
+//! - When another transaction locks a member's holder, that holder goes into quarantine within milliseconds, with all
+//!   of its items, until the lock is free.
 //! - When it is unknown whether a group committed, it does not run again, and its callers get that error.
 //!
 //! The queue is bounded in items and in bytes, and so is a group.
@@ -30,10 +30,10 @@ use quarantine::{Quarantine, Reason};
 
 pub(crate) use item::{GroupFailure, Locking, Rejection, Transact};
 
-/// How often the runtime's other tasks run before a group closes.
+/// The number of times that other tasks of the runtime may run before a group closes.
 const YIELDS: usize = 4;
 
-/// How long a group waits for a row lock before it goes on without the blocked member.
+/// The lock timeout of a group. Then it continues without the blocked member.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(25);
 
 /// Bytes are counted in units of this many, as the permits of a semaphore.
@@ -166,7 +166,7 @@ async fn gather<T: Transact>(waiting: &mut mpsc::Receiver<Waiting<T>>, group: &m
     }
 }
 
-/// Serves groups one after the other over one session.
+/// Serves groups one at a time over one session.
 struct Lane<T: Transact> {
     session: Session<T::Statements>,
     quarantine: Arc<Quarantine<T>>,

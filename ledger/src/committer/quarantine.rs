@@ -18,13 +18,13 @@ use crate::database::session::Session;
 use crate::database::{Database, DatabaseError};
 use crate::hold_off::HoldOff;
 
-/// How long a transaction of a blocked holder waits for its lock. Then the next blocked holder is unanswered.
+/// The lock timeout for a blocked holder. Then the next blocked holder is served.
 const BLOCKED_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The maximum number of blocked holders served at once, each over a separate connection.
 const BLOCKED_SESSIONS: usize = 4;
 
-/// How long a transaction of a refused holder waits for a lock before the holder counts as blocked.
+/// The lock timeout for a refused holder. Then the holder counts as blocked.
 const REFUSED_LOCK_TIMEOUT: Duration = Duration::from_millis(25);
 
 /// The maximum number of refused holders served at once.
@@ -33,15 +33,15 @@ const REFUSED_SESSIONS: usize = 2;
 /// The most items of a refused holder in one group: PostgreSQL may refuse each of them in turn.
 const MAX_REFUSED_GROUP: usize = 8;
 
-/// The pause between two groups of a refused holder. Each of its transactions flushes the WAL, and other transactions wait
-/// for that. The pause bounds this cost, and items that arrive meanwhile form one group.
+/// The pause between two groups of a refused holder. Each of its transactions flushes the WAL, and other transactions
+/// wait for that. The pause bounds this cost, and items that arrive during it form one group.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a holder stays in quarantine after PostgreSQL refused one of its items.
+/// The duration of a quarantine after PostgreSQL refused an item.
 const REFUSED_FOR: Duration = Duration::from_secs(30);
 
-/// How long a holder stays in quarantine after its lock was not free, unless its lock is taken earlier. During this
-/// time, its later items do not make a group wait for that lock again.
+/// The duration of a quarantine after a lock timeout, unless the lock is acquired earlier. During this time, the
+/// holder's later items do not make a group wait for that lock again.
 const BLOCKED_FOR: Duration = Duration::from_secs(5);
 
 /// A holder in quarantine uses at most this fraction, one eighth, of a queue's room.
@@ -311,7 +311,7 @@ impl<T: Transact> Quarantine<T> {
 
 fn log_blocked(holder: Uuid) {
     metrics::counter!("weir_blocked_holders_total").increment(1);
-    tracing::warn!(%holder, "another transaction holds a lock of this holder; others go on without it");
+    tracing::warn!(%holder, "another transaction has locked this holder; other holders continue");
 }
 
 /// Counts the time that one holder waited for a lock. A counter holds whole numbers, so the fraction of a second is

@@ -25,7 +25,7 @@ pub struct Adjustment {
 ///
 /// # Errors
 ///
-/// When there is no such meter, the reduction exceeds the usage, no reason is given, or the database cannot be used.
+/// When the meter is unknown, the reduction exceeds the usage, no reason is given, or the database cannot be used.
 pub async fn adjust(
     client: &mut Client,
     actor: &str,
@@ -40,7 +40,7 @@ pub async fn adjust(
     }
     if amount == 0 || amount.unsigned_abs() > MAX_LIMIT.unsigned_abs() {
         return Err(ControlError::Invalid(format!(
-            "amount must be from 1 to {most}, or from -1 to -{most} to give back",
+            "amount must be from 1 to {most}, or from -1 to -{most} to refund usage",
             most = MAX_LIMIT
         )));
     }
@@ -65,13 +65,13 @@ pub async fn adjust(
         .filter(|used| used.checked_add(reserved).is_some());
     let Some(used) = used else {
         return Err(ControlError::Invalid(format!(
-            "used and reserved may come to at most {} in this period",
+            "the sum of used and reserved may be at most {} in this period",
             i64::MAX
         )));
     };
     if used < 0 {
         return Err(ControlError::Invalid(format!(
-            "only {before} of {meter} were used in this period; no more can be given back"
+            "only {before} of {meter} were used in this period; a refund cannot exceed that"
         )));
     };
     // This statement updates the balance itself, because the table's trigger only adds.

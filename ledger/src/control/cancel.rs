@@ -8,7 +8,7 @@ use super::log::Change;
 use super::user::User;
 use crate::database::session::BOUND_LOCKS;
 
-/// How many jobs one transaction cancels.
+/// The number of jobs that one transaction cancels.
 const SLICE: i64 = 1_000;
 
 /// Cancels every job of a user that is not running, and releases its quota and slot. Returns the number. Running jobs

@@ -69,7 +69,7 @@ pub struct TestDelivery {
 ///
 /// # Errors
 ///
-/// When there is no such webhook, it is disabled, or the database cannot be used.
+/// When the webhook is unknown, it is disabled, or the database cannot be used.
 pub async fn test_webhook(client: &mut Client, actor: &str, id: Uuid) -> Result<TestDelivery, ControlError> {
     let transaction = client.transaction().await?;
     require_enabled(&locked(&transaction, id).await?.disabled_because)?;
@@ -161,7 +161,7 @@ pub enum Replay {
 ///
 /// # Errors
 ///
-/// When there is no such webhook, it is disabled, the event no longer exists, or the database cannot be used.
+/// When the webhook is unknown, it is disabled, the event no longer exists, or the database cannot be used.
 pub async fn replay_webhook(
     client: &mut Client,
     actor: &str,

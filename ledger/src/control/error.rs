@@ -11,20 +11,20 @@ pub enum ControlError {
     /// The database cannot be used right now.
     #[error(transparent)]
     Database(#[from] DatabaseError),
-    /// There is no such plan.
-    #[error("there is no plan {0:?}; there are {1}")]
+    /// Unknown plan.
+    #[error("unknown plan {0:?}; expected one of {1}")]
     UnknownPlan(String, String),
-    /// There is no such meter.
-    #[error("there is no meter {0:?}; there are {1}")]
+    /// Unknown meter.
+    #[error("unknown meter {0:?}; expected one of {1}")]
     UnknownMeter(String, String),
-    /// There is no subscription or job of this subject.
+    /// The user has no subscription and no job.
     #[error("user {0:?} not found")]
     UserNotFound(String),
     /// The user was deleted, and has submitted nothing since.
     #[error("{0} was deleted; nothing was changed")]
     UserDeleted(String),
-    /// There is no such webhook.
-    #[error("there is no webhook {0}; `weir webhook list` has them")]
+    /// Unknown webhook.
+    #[error("unknown webhook {0}; `weir webhook list` has them")]
     WebhookNotFound(Uuid),
     /// The change itself cannot be made.
     #[error("{0}")]

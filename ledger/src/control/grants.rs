@@ -74,7 +74,7 @@ pub async fn grants_of<C: GenericClient + Sync>(
 ///
 /// # Errors
 ///
-/// When there is no such meter, the amount or the time is invalid, no reason is given, or the database cannot be used.
+/// When the meter is unknown, the amount or the time is invalid, no reason is given, or the database cannot be used.
 pub async fn grant(
     client: &mut Client,
     actor: &str,
@@ -120,7 +120,7 @@ pub async fn grant(
         .await?;
     let Some(row) = row else {
         return Err(ControlError::Invalid(format!(
-            "the grants of a meter may come to at most {}",
+            "the sum of a user's grants of a meter may be at most {}",
             i64::MAX
         )));
     };

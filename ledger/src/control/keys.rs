@@ -46,7 +46,7 @@ impl std::str::FromStr for Scope {
         Self::ALL
             .into_iter()
             .find(|scope| scope.as_str() == text)
-            .ok_or_else(|| format!("{text:?} is no scope; there are submit, read and admin"))
+            .ok_or_else(|| format!("{text:?} is not a scope; expected submit, read or admin"))
     }
 }
 
@@ -78,7 +78,7 @@ impl ServiceKey {
 /// Why a key is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyRefusal {
-    /// There is no such key.
+    /// Unknown key.
     Unknown,
     /// It has expired.
     Expired,
@@ -189,7 +189,7 @@ pub async fn revoke_key(client: &mut Client, actor: &str, name: &str) -> Result<
         .await?;
     let Some(before) = row.as_ref().map(from_row) else {
         return Err(ControlError::Invalid(format!(
-            "there is no key {name}; `weir key list` has their names"
+            "unknown key {name}; `weir key list` has their names"
         )));
     };
     if before.revoked_at.is_some() {

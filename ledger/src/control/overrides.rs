@@ -21,7 +21,7 @@ pub const MAX_LIMIT: i64 = 999_999_999_999_999;
 pub struct Override {
     /// The limit by window; `None` is unlimited. A window that is absent has the plan's limit.
     pub limits: BTreeMap<Span, Option<i64>>,
-    /// How many jobs may run at once; `None` is the plan's value.
+    /// The maximum number of running jobs; `None` uses the plan's.
     pub slots: Option<u32>,
     /// When it expires.
     pub expires_at: Option<Timestamp>,
@@ -68,8 +68,8 @@ pub async fn override_of<C: GenericClient + Sync>(
 ///
 /// # Errors
 ///
-/// When there is no such meter, the override is empty or too large, the meter is not counted in such a window, or the
-/// database cannot be used.
+/// When the meter is unknown, the override is empty or too large, the meter has no such window, or the database cannot
+/// be used.
 pub async fn set_override(
     client: &mut Client,
     actor: &str,
@@ -108,7 +108,7 @@ pub async fn set_override(
 ///
 /// # Errors
 ///
-/// When there is no such meter, or the database cannot be used.
+/// When the meter is unknown, or the database cannot be used.
 pub async fn remove_override(
     client: &mut Client,
     actor: &str,

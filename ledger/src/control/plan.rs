@@ -11,8 +11,8 @@ use super::log::Change;
 use super::user::User;
 use crate::database::PreparedClient;
 
-/// How far ahead of this process's clock the time of a payment provider's event may be. A later time is a mistake, such
-/// as milliseconds read as seconds, after which every other event would count as an older one.
+/// The maximum time by which a payment provider's event may be ahead of this process's clock. A later time is a
+/// mistake, such as milliseconds read as seconds, after which every other event would count as an older one.
 const FARTHEST: SignedDuration = SignedDuration::from_hours(366 * 24);
 
 /// When a plan takes effect.
@@ -135,7 +135,7 @@ pub async fn plan_status<C: GenericClient + Sync>(
 ///
 /// # Errors
 ///
-/// When there is no such plan, the event belongs to another user or another plan, or the database cannot be used.
+/// When the plan is unknown, the event belongs to another user or another plan, or the database cannot be used.
 pub async fn set_plan(
     client: &mut Client,
     actor: &str,

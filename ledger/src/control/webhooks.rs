@@ -32,7 +32,7 @@ const MAX_THRESHOLDS: usize = 20;
 /// The maximum number of webhooks. Each has a queue, which every worker process polls.
 const MAX_WEBHOOKS: i64 = 100;
 
-/// How many deliveries of a webhook one transaction cancels or replays.
+/// The number of a webhook's deliveries that one transaction cancels or replays.
 pub(super) const MAX_AT_ONCE: i64 = 5000;
 
 /// A webhook to create. Its URL was checked.
@@ -77,7 +77,7 @@ pub struct Webhook {
 pub struct Deliveries {
     /// The number of waiting deliveries, most of them before a retry. Counts at most 100 000.
     pub waiting: i64,
-    /// The number of deliveries that failed for good in the last days. Counts at most 100 000.
+    /// The number of deliveries that failed permanently in the last days. Counts at most 100 000.
     pub failed: i64,
     /// The error of a recent attempt at a waiting or failed delivery.
     pub last_error: Option<String>,
@@ -139,7 +139,7 @@ pub(super) async fn locked(transaction: &Transaction<'_>, id: Uuid) -> Result<We
 ///
 /// # Errors
 ///
-/// When an event type or a threshold is invalid, there is a webhook for the same URL, or the database cannot be used.
+/// When an event or a threshold is invalid, a webhook for the same URL exists, or the database cannot be used.
 pub async fn add_webhook(
     client: &mut Client,
     actor: &str,
@@ -196,7 +196,7 @@ fn events(wanted: &[String]) -> Result<Vec<String>, ControlError> {
         .find(|event| !WEBHOOK_EVENTS.contains(&event.as_str()))
     {
         return Err(ControlError::Invalid(format!(
-            "there is no event {unknown:?}; there are {}",
+            "unknown event {unknown:?}; expected one of {}",
             WEBHOOK_EVENTS.join(", ")
         )));
     }
@@ -232,7 +232,7 @@ fn thresholds(wanted: &[i16]) -> Result<Vec<i16>, ControlError> {
 ///
 /// # Errors
 ///
-/// When there is no such webhook, or the database cannot be used.
+/// When the webhook is unknown, or the database cannot be used.
 pub async fn rotate_webhook(
     client: &mut Client,
     actor: &str,
@@ -266,7 +266,7 @@ pub async fn rotate_webhook(
 ///
 /// # Errors
 ///
-/// When there is no such webhook, or the database cannot be used.
+/// When the webhook is unknown, or the database cannot be used.
 pub async fn enable_webhook(client: &mut Client, actor: &str, id: Uuid) -> Result<bool, ControlError> {
     let transaction = client.transaction().await?;
     let before = locked(&transaction, id).await?;
@@ -300,7 +300,7 @@ pub async fn disable_webhook(client: &mut Client, id: Uuid, because: &str) -> Re
     let transaction = client.transaction().await?;
     let before = match locked(&transaction, id).await {
         Ok(before) if before.disabled_at.is_none() => before,
-        // Another delivery got the same response meanwhile.
+        // Another delivery has got the same response.
         Ok(_) | Err(ControlError::WebhookNotFound(_)) => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -326,7 +326,7 @@ pub async fn disable_webhook(client: &mut Client, id: Uuid, because: &str) -> Re
 ///
 /// # Errors
 ///
-/// When there is no such webhook, or the database cannot be used.
+/// When the webhook is unknown, or the database cannot be used.
 pub async fn remove_webhook(client: &mut Client, actor: &str, id: Uuid) -> Result<u64, ControlError> {
     let transaction = client.transaction().await?;
     let before = locked(&transaction, id).await?;

@@ -152,8 +152,8 @@ impl Database {
     /// When the database cannot be reached.
     pub async fn shares_sessions(&self) -> Result<bool, DatabaseError> {
         let (one, other) = tokio::try_join!(self.connect_bare(), self.connect_bare())?;
-        // Looks for two connections in the same session, or for one in two sessions. The pooler serves others
-        // meanwhile, so a single check may miss it.
+        // Looks for two connections in the same session, or for one in two sessions. The pooler serves other clients at
+        // the same time, so a single check may miss it.
         for _ in 0..5 {
             let before = session_id(&one).await?;
             other.simple_query("BEGIN").await?;
@@ -240,8 +240,8 @@ impl Database {
 
     /// A bookkeeper that looks up rows by key only, and has plans for that, independent of the planner's statistics.
     /// The planner would scan a table that it considers empty, until the next ANALYZE. Plans are made once. Without
-    /// sorts, the planner finds the newest version of a row by the index that has it last (`holders_newest`), and does
-    /// not walk over all its versions.
+    /// sorts, the planner finds the newest version of a row through the index `holders_newest`, and does not read all
+    /// its versions.
     ///
     /// # Errors
     ///
@@ -468,7 +468,7 @@ fn for_tokio_postgres(target: &Target, servers: &[Server]) -> tokio_postgres::Co
             }
         }
     }
-    // Sockets have no TLS, whatever the parameters ask for.
+    // Sockets have no TLS, regardless of the parameters.
     let mode = match has_tcp {
         true => target.tls.for_tokio_postgres(),
         false => tokio_postgres::config::SslMode::Disable,

@@ -13,9 +13,8 @@ use tokio_postgres::types::ToSql;
 use super::error::DatabaseError;
 use super::tls::MakeTls;
 
-/// The server ends a statement that takes longer, and a transaction that waits longer for its next statement, so that a
-/// process that vanishes leaves no lock behind. Set after the connection's start, because poolers refuse the settings
-/// there.
+/// The server ends statements that take longer, and transactions that are idle for longer, so that a vanished process
+/// leaves no lock behind. Set after the connection's start, because poolers refuse the settings there.
 const SERVER_TIMEOUT: &str = "SET statement_timeout = '10s'; SET idle_in_transaction_session_timeout = '10s'";
 
 /// The maximum time of one use. A server that works reports a timeout within 10 s, so a silent one is stuck.
@@ -43,8 +42,8 @@ impl FromDatabase for DatabaseError {
     }
 }
 
-/// A connection in use. If its use does not complete, the connection is closed and its statement is cancelled. This
-/// includes a caller that left in the middle, because the next caller would otherwise wait for an abandoned statement.
+/// A connection in use. If its use does not complete, the connection is closed and its statement is cancelled. The same
+/// applies if the caller is dropped. Otherwise the next caller would wait for its statement.
 struct InUse {
     client: Option<Object>,
     tls: MakeTls,

@@ -12,7 +12,7 @@ pub enum DatabaseError {
     /// PostgreSQL refused a statement or the connection broke.
     #[error("the database failed: {}", message_of(.0))]
     Postgres(Arc<tokio_postgres::Error>),
-    /// There is no connection. Names the target and the reason.
+    /// The connection failed. Names the target and the reason.
     #[error("the database {to} cannot be used: {}", reason(.error))]
     Connect {
         /// Database, host, port and user.
@@ -20,10 +20,9 @@ pub enum DatabaseError {
         /// The error of the server or the system.
         error: Arc<tokio_postgres::Error>,
     },
-    /// There is no connection, because the server does not answer.
+    /// The server did not answer in time.
     #[error(
-        "the database {to} does not answer within {} s; see that it runs and that nothing stands between, or correct \
-         DATABASE_URL",
+        "the database {to} does not answer within {} s; check that it runs and is reachable, or correct DATABASE_URL",
         .within.as_secs()
     )]
     ConnectTimeout {
@@ -62,7 +61,7 @@ pub enum DatabaseError {
     /// The connection was lost when COMMIT may have taken effect.
     #[error("the connection was lost during COMMIT, so the outcome is unknown: {0}")]
     OutcomeUnknown(Arc<str>),
-    /// The URL has a member that cannot be used.
+    /// The URL has an invalid part.
     #[error("DATABASE_URL: {0}")]
     Url(String),
     /// The process panicked over what it read. Nothing is written.
@@ -160,8 +159,8 @@ impl DatabaseError {
         }
     }
 
-    /// Whether PostgreSQL will refuse the same again, even when the database is healthy. Every other error passes, or
-    /// its operator fixes the cause.
+    /// Whether PostgreSQL would refuse the same statement again, even when the database is healthy. Other errors are
+    /// transient, or an operator must fix them.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         match self {
@@ -227,7 +226,7 @@ fn is_conflict(code: &SqlState) -> bool {
         || *code == SqlState::FOREIGN_KEY_VIOLATION
 }
 
-/// How far a transaction got.
+/// The progress of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// COMMIT was not sent.

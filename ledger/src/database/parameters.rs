@@ -223,10 +223,10 @@ pub fn with_environment(
             None => {
                 parameters.insert(keyword.to_owned(), value);
             }
-            // River's driver adds the variable, too.
+            // River's driver also adds the variable.
             Some(other) if keyword == "options" && *other != value => {
                 return Err(refused(format!(
-                    "it has options, and {variable} is set, too; unset {variable}"
+                    "it has options, but {variable} is also set; unset {variable}"
                 )));
             }
             Some(_) => {}

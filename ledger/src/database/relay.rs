@@ -25,7 +25,7 @@ use super::tls::{MakeTls, SslMode};
 /// Requests TLS from a server.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
-/// How long to wait after a connection could not be accepted.
+/// The pause after a connection could not be accepted.
 const AFTER_A_FAULT: Duration = Duration::from_millis(100);
 
 /// A running relay.

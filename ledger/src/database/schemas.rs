@@ -1,4 +1,4 @@
-//! The schemas of Weir's tables and of River's.
+//! The schemas of Weir's tables and River's tables.
 
 /// The maximum length of a schema for River. Its channels' names consist of the schema and a topic, and an identifier
 /// has at most 63 bytes.
@@ -14,8 +14,8 @@ pub struct Schemas {
 }
 
 impl Schemas {
-    /// Sets a session's `search_path` to both schemas and nothing else, so that another program's table is never
-    /// mistaken for one of Weir's. `None` if the session's own `search_path` applies.
+    /// Sets a session's `search_path` to both schemas and nothing else, so that statements never use another program's
+    /// table instead of Weir's. `None` if the session's own `search_path` applies.
     ///
     /// `weir.schema` and `weir.river_schema` name the schemas of this Weir's tables, in case a name leads to others.
     pub(super) fn enter(&self) -> Option<String> {
@@ -35,8 +35,8 @@ impl Schemas {
     }
 
     /// Prepares a session of River's client, with channels named after the first schema of the path. Also reports
-    /// whether the session can write: a connection opened while the server was read-only stays read-only afterwards,
-    /// and River would keep it for half an hour.
+    /// whether the session can write. A connection opened while the server was read-only stays read-only, and River
+    /// would keep it for half an hour.
     pub(super) fn enter_rivers(&self) -> String {
         let path = self.river.as_deref().map_or_else(
             || {

@@ -33,7 +33,7 @@ pub async fn hold(client: &PreparedClient, process: &str, does: bool) -> Result<
     Ok(row.get("holds"))
 }
 
-/// Runs some work, and renews the lease every `interval` meanwhile. The work may use the session, too. If the lease is
+/// Runs `work`, and renews the lease every `interval` until it ends. The work may also use the session. If the lease is
 /// lost, drops the work and returns `None`.
 pub async fn run_while_holding<T>(
     client: &PreparedClient,

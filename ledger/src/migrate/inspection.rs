@@ -13,7 +13,7 @@ use crate::database::{DatabaseError, Schemas};
 pub(super) struct Inspection {
     /// The schema of Weir's tables.
     pub(super) weir: String,
-    /// The schema of River's.
+    /// The schema of River's tables.
     pub(super) river: String,
     pub(super) has_weir: bool,
     pub(super) has_river: bool,
@@ -55,8 +55,7 @@ impl Inspection {
         let applies = match (self.river_version, river) {
             (None, River::Skip) => {
                 faults.push(format!(
-                    "schema {schema:?} has no tables of River's, and --skip-river creates none; have River's version \
-                     {OLDEST_RIVER} or newer there first, set RIVER_SCHEMA to where it is, or leave out --skip-river"
+                    "schema {schema:?} has no River tables, and --skip-river creates none; install River {OLDEST_RIVER} or newer there first, set RIVER_SCHEMA to its schema, or leave out --skip-river"
                 ));
                 false
             }

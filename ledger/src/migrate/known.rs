@@ -1,7 +1,7 @@
 //! This binary's requirements for River's tables.
 
-/// The oldest version of River's tables that River's client and Weir support: the first one with unique keys that name
-/// the states in which they hold.
+/// The oldest version of River's tables that River's client and Weir support. It is the first with unique keys for
+/// selected states.
 pub const OLDEST_RIVER: i64 = 6;
 
 /// How to handle River's tables.

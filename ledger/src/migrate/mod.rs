@@ -23,7 +23,7 @@ pub use error::MigrateError;
 pub use known::{OLDEST_RIVER, River};
 pub use schema::{Schema, SchemaFile};
 
-/// How long it lets them pass, and how often it tries: for three minutes in all.
+/// The pause between tries, and the number of tries: three minutes in all.
 const BETWEEN_TRIES: Duration = Duration::from_secs(4);
 const MAX_TRIES: u32 = 30;
 

@@ -25,7 +25,7 @@ pub(super) struct Step {
 }
 
 /// The `search_path` in which a migration's transaction creates objects. Functions inherit it, with temporary objects
-/// last, so that a session's temporary table is never mistaken for one of Weir's.
+/// last, so that they never use a session's temporary table instead of Weir's.
 pub(super) fn path(found: &Inspection) -> String {
     let (weir, river) = (quoted(&found.weir), quoted(&found.river));
     if weir == river {
@@ -83,7 +83,7 @@ pub(super) fn rights(found: &Inspection, schema: &Schema) -> String {
         .replace("{relations}", &names(Kind::Relation))
 }
 
-/// How long a migration waits for a table, while other users of the table wait behind it.
+/// The lock timeout of a migration, because other users of the table wait behind it.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Lets one migration run at a time.

@@ -134,7 +134,7 @@ mod tests {
     #![allow(
         clippy::panic,
         clippy::print_stderr,
-        reason = "a test that cannot go on fails, and says what it saw"
+        reason = "a test panics when it fails, and prints the path"
     )]
 
     use std::time::Instant;

@@ -66,7 +66,7 @@ pub(super) enum Locker {
     Maintenance,
 }
 
-/// How often each fault or request may still occur.
+/// The remaining number of each fault or request.
 #[derive(Clone, Copy, Debug, Default, Hash, PartialEq, Eq)]
 pub(super) struct Budget {
     pub(super) timeouts: u8,

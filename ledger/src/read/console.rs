@@ -11,7 +11,7 @@ use crate::job_metadata::REQUEST_ID;
 use crate::raw_json::RawJson;
 
 rows! {
-    /// Why jobs of a kind failed for good within the last day.
+    /// Why jobs of a kind failed permanently within the last day.
     pub struct FailureReason {
         /// River's kind.
         pub kind: String,
@@ -37,7 +37,7 @@ rows! {
         pub queue: String,
         /// River's priority.
         pub priority: i16,
-        /// How many attempts have started.
+        /// The number of attempts that have started.
         pub attempt: i16,
         /// The maximum number of attempts.
         pub max_attempts: i16,

@@ -16,7 +16,7 @@ rows! {
         pub running: f64,
         /// Jobs with an outstanding answer.
         pub outstanding: f64,
-        /// How long the oldest job that could run has waited, in seconds.
+        /// The wait of the oldest job that could run, in seconds.
         pub oldest_wait: f64,
     }
 
@@ -34,7 +34,7 @@ rows! {
         pub parked: f64,
         /// Reservations of jobs between two attempts.
         pub between_attempts: f64,
-        /// How long the oldest parked job has waited for a slot, in seconds.
+        /// The wait of the oldest parked job for a slot, in seconds.
         pub oldest_parked: f64,
     }
 }

@@ -52,7 +52,7 @@ rows! {
         pub parked: i64,
         /// Jobs that run.
         pub running: i64,
-        /// How long the oldest parked job has waited for a slot, in milliseconds.
+        /// The wait of the oldest parked job for a slot, in milliseconds.
         pub oldest_turn_ms: i64,
     }
 }

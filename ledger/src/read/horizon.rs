@@ -39,7 +39,7 @@ rows! {
         pub query: Option<String>,
         /// The age of the transaction; null if it is not known.
         pub seconds: Option<f64>,
-        /// How many transactions have started since.
+        /// The number of transactions that have started since.
         pub transactions: i64,
     }
 
@@ -49,7 +49,7 @@ rows! {
         pub sees_all: bool,
         /// The age of the oldest row that is not frozen, in transactions.
         pub wraparound: i64,
-        /// How far the slowest connected standby lags behind, in seconds.
+        /// The lag of the slowest connected standby, in seconds.
         pub replay_lag: Option<f64>,
         /// The number of connected standbys.
         pub standbys: i64,

@@ -18,7 +18,7 @@ rows! {
         pub state: String,
         /// River's queue.
         pub queue: String,
-        /// How many attempts have started.
+        /// The number of attempts that have started.
         pub attempt: i16,
         /// The maximum number of attempts.
         pub max_attempts: i16,

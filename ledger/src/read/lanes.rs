@@ -15,7 +15,7 @@ rows! {
         pub running: i64,
         /// The running jobs with an outstanding answer.
         pub outstanding: i64,
-        /// How long the oldest job that could run has waited, in milliseconds.
+        /// The wait of the oldest job that could run, in milliseconds.
         pub oldest_wait_ms: i64,
     }
 
@@ -49,7 +49,7 @@ rows! {
         pub slots_in_use: i64,
         /// Jobs that wait for a slot.
         pub parked: i64,
-        /// How long the oldest parked job has waited, in milliseconds.
+        /// The wait of the oldest parked job, in milliseconds.
         pub oldest_turn_ms: i64,
     }
 }

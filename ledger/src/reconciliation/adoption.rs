@@ -15,8 +15,8 @@ use crate::reservation::PROVISION;
 /// The maximum number of jobs that one round finds in each queue.
 const MAX_FOUND: i64 = 100;
 
-/// The maximum number of jobs that one round reads in each queue. Jobs of unknown kinds stay in their queue, and
-/// River's clients read past them with each claim, too. Reading this many takes tens of milliseconds.
+/// The maximum number of jobs that one round reads in each queue. Jobs of unknown kinds stay in their queue, and each
+/// claim by a River client also reads past them. Reading this many takes tens of milliseconds.
 const MAX_READ: i64 = 10_000;
 
 /// A submitted job that was made available by hand: it was parked, or had released its quota and slot.

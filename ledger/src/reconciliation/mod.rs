@@ -30,7 +30,7 @@ const SLICES_OF_A_SWEEP: i64 = 1200;
 /// record.
 const MIN_SWEPT: i64 = 1000;
 
-/// The maximum number of reservations in a slice, however many there are.
+/// The maximum number of reservations in a slice.
 const MAX_SWEPT: i64 = 20_000;
 
 /// The number of rows in a slice of cleaning.
@@ -129,7 +129,7 @@ pub struct Sweep {
     pub wants_renewal: bool,
 }
 
-/// Renews, for `ttl`, the reservations of living jobs in the slice after one job and up to another.
+/// Renews the reservations of unfinished jobs for `ttl`, in the slice of jobs after `after` up to `last`.
 ///
 /// # Errors
 ///

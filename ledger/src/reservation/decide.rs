@@ -128,7 +128,7 @@ fn admit(
     }
 }
 
-/// The answer when a group is refused because of this submission, with all submissions of its account counted as one.
+/// The answer when this submission's refusal rejects the group. It counts the total of its account's submissions.
 pub(super) fn refuse_all(
     group: &[&Submission],
     snapshot: &Snapshot,

@@ -17,7 +17,8 @@ use crate::holder::{Holder, kept_text};
 use crate::meter::Meter;
 use crate::rules::Rules;
 
-/// How many jobs of a backlog one refusal parks, so that no transaction is long. The next refusal parks more.
+/// The maximum number of jobs of a backlog that one refusal parks, so that no transaction is long. The next refusal
+/// parks more.
 const MAX_PARKED_AT_ONCE: i64 = 1_000;
 
 /// A job without a slot, and its current attempt.
@@ -46,7 +47,7 @@ pub enum LateAdmission {
     Admitted,
     /// No slot is free. The job is parked, and the next free slot promotes it. With the name of its holder's plan.
     Parked(Option<&'static str>),
-    /// The attempt is no longer current, because the job was taken over. Or an unclaimed job was claimed meanwhile.
+    /// The attempt is no longer current, because the job was taken over. Or an unclaimed job has been claimed.
     FencedOut,
     /// Another transaction has the holder's lock. Nothing was changed.
     Blocked,
@@ -92,8 +93,8 @@ async fn admit(client: &mut Client, rules: &Rules, job: LateJob<'_>) -> Result<L
         .await?;
     let mut locked = LockedAccount::from_row(&row, rules);
     if job.attempt.is_some() {
-        // The transaction that frees a slot also promotes a parked job. A slot that is free while jobs are parked is
-        // one that they cannot use. So a claimed job overtakes no one; parked, it would never be promoted.
+        // The transaction that frees a slot also promotes a parked job. So a slot that is free while jobs are parked is
+        // of no use to them, and a claimed job may take it. If it were parked, nothing would promote it.
         locked.account.parked = 0;
     }
     locked.account.for_existing_job();

@@ -8,9 +8,9 @@ use crate::committer::{Committer, Rejection};
 use crate::database::Database;
 use crate::rules::Rules;
 
-/// The number of concurrent transactions. A holder's submissions are all in the same line, because only one of them can
-/// lock its row at a time, and they are committed together. While one line waits for the database, callers of the other
-/// get their answers. With one line, the server was idle for half of the time.
+/// The number of concurrent transactions. All submissions of a holder use the same queue. Only one of them can lock its
+/// row at a time, and they are committed together. While one line waits for the database, callers of the other get
+/// their answers. With one line, the server was idle for half of the time.
 const LINES: usize = 2;
 
 /// Accepts submissions from any task and admits them in groups over its own connections. Cheap to clone.

@@ -248,9 +248,9 @@ pub(super) async fn lock_and_read<C: GenericClient + Sync>(
         Locking::Wait(_) => &statements.lock,
         Locking::Skip => &statements.lock_skipping,
     };
-    // Sent together, executed one after the other. Each statement sees everything committed before its turn, so all
-    // statements after the locks read under them. Biased, because the order of polling is the order of sending, and the
-    // first error shows the cause. A statement without work is not sent.
+    // Sent together, executed in sequence. Each statement sees everything committed before its turn, so all statements
+    // after the locks read under them. Biased, because the order of polling is the order of sending, and the first
+    // error shows the cause. A statement without work is not sent.
     let query = async |statement, needed: bool, params: &[&(dyn ToSql + Sync)]| match needed {
         true => client.query(statement, params).await,
         false => Ok(Vec::new()),

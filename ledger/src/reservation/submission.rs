@@ -96,7 +96,7 @@ pub struct Quota {
     pub ceiling: Option<i64>,
     /// The usage and reservations above a soft limit.
     pub overage: i64,
-    /// How much more is accepted; `None` is unlimited.
+    /// The amount that is still accepted; `None` is unlimited.
     pub remaining: Option<i64>,
     /// The part of it that grants would pay for.
     pub granted: i64,
@@ -235,7 +235,7 @@ impl Answer {
 pub enum ReserveError {
     /// The database cannot be used right now. After [`DatabaseError::OutcomeUnknown`], the job may exist. The same
     /// `Idempotency-Key` finds it.
-    #[error("the reservation could not be made: {0}")]
+    #[error("the reservation failed: {0}")]
     Database(#[from] DatabaseError),
     /// More submissions are waiting than the process has room for.
     #[error("too many submissions wait already")]

@@ -48,7 +48,7 @@ pub enum Settled {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SettleError {
     /// The database cannot be used right now. A repeated settlement is safe, because it is fenced by attempt.
-    #[error("the settlement could not be made: {0}")]
+    #[error("the settlement failed: {0}")]
     Database(#[from] DatabaseError),
     /// The output cannot be stored, such as text with a NUL character.
     #[error("the output cannot be stored: {0}")]

@@ -1,7 +1,7 @@
 //! Settlement: ends a reservation after its job's attempt has ended.
 //!
-//! One transaction completes the job (fenced by attempt), charges its usage, releases the rest, and passes the freed
-//! slot to the same holder's oldest parked job. Jobs that finish together are settled together.
+//! One transaction completes the job (fenced by attempt), charges its usage, releases the rest, and promotes the
+//! holder's oldest parked job. Jobs that finish together are settled together.
 
 pub(crate) mod changes;
 mod ended;

@@ -68,13 +68,17 @@ mod tests {
         promote(now);
         assert_eq!(promoted.take(7, 1, now), Some(anne));
         assert_eq!(promoted.take(7, 1, now), None, "once");
-        assert_eq!(promoted.take(8, 1, now), None, "it had an attempt before");
-        assert_eq!(promoted.take(8, 3, now), None, "somebody else had the next one");
+        assert_eq!(promoted.take(8, 1, now), None, "the job had another attempt");
+        assert_eq!(
+            promoted.take(8, 3, now),
+            None,
+            "another process ran the next attempt"
+        );
         assert_eq!(promoted.take(8, 2, now), Some(anne));
         promote(now);
         let later = now + REMEMBERED + Duration::from_millis(1);
         assert_eq!(promoted.take(7, 1, later), None);
         promote(later + REMEMBERED);
-        assert_eq!(promoted.memory().order.len(), 2, "what is old is forgotten");
+        assert_eq!(promoted.memory().order.len(), 2, "old promotions are removed");
     }
 }

@@ -34,7 +34,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// The maximum time to find the holders for which a transaction fails. Each one waits for a lock.
 const NARROWING: Duration = Duration::from_secs(5);
 
-/// How long to avoid a holder after its jobs could not be started. When more jobs are due than one round handles, this
+/// The time to avoid a holder after its jobs could not be started. When more jobs are due than one round handles, this
 /// also applies to a holder with a lock held by another transaction.
 const HELD_OFF_FOR: Duration = Duration::from_secs(1);
 

@@ -14,7 +14,7 @@ use super::caller::RequestRecord;
 use super::headers::{REQUEST_ID, request_id};
 use crate::telemetry::traces;
 
-/// Counts and logs a request when its answer starts. An event stream goes on after its line.
+/// Counts and logs a request when its answer starts. An event stream continues after its line.
 pub(super) async fn log(mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = method(request.method());

@@ -17,7 +17,7 @@ macro_rules! answers {
 answers! {
     /// The request did not come through the edge, and has no valid service key
     401 Unauthenticated;
-    /// There is no valid service key
+    /// No valid service key
     401 NoKey;
     /// The service key lacks the scope
     403 LacksScope;
@@ -27,7 +27,7 @@ answers! {
     404 NoService;
     /// A service key needs one valid header Weir-On-Behalf-Of
     422 NoSubject;
-    /// There is no such webhook
+    /// Unknown webhook
     404 NoSuchWebhook;
     /// The webhook is disabled, or the URL already has one, or there are too many
     409 WebhookConflict;
@@ -35,7 +35,7 @@ answers! {
     409 AlreadyUsed;
     /// The body is not valid; the detail has the reason
     422 InvalidBody;
-    /// There is no valid token for an attempt at this job
+    /// No valid token for an attempt at this job
     401 NoAttempt;
     /// The attempt is over: the job has ended, or the attempt was taken over
     409 AttemptEnded;

@@ -117,7 +117,7 @@ pub(super) struct Completion {
     /// The job's output, of at most 4 MiB.
     #[serde(default)]
     output: Value,
-    /// How much of its reservation the job used, in the meter's unit. Default: all of it.
+    /// The part of the reservation that the job used, in the meter's unit. Default: all of it.
     #[schema(required = false, nullable = false, minimum = 0)]
     used: Option<i64>,
 }
@@ -306,7 +306,7 @@ async fn record(
     }))
 }
 
-/// How much quota an attempt asks for: `more` than it has, or a `total`. Repeating a `total` changes nothing.
+/// The quota that an attempt requests: `more` than it has, or a `total`. Repeating a `total` changes nothing.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WantedExtension {

@@ -58,7 +58,7 @@ pub(super) struct AcceptedBatch {
     tag = "Jobs",
     params(
         ("id" = String, Path, description = "The name of the service", min_length = 1),
-        ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the same jobs for 24 hours, whatever the order of members. With other arguments, another time or another priority: 422", min_length = 1, max_length = 255),
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the same jobs for 24 hours, regardless of the order of members. With other arguments, another time or another priority: 422", min_length = 1, max_length = 255),
         ("Weir-Run-At" = Option<String>, Header, description = "When the jobs run: an RFC 3339 time within 366 days. Default: at once", example = "2027-01-31T08:00:00Z", min_length = 1),
         ("Weir-Priority" = Option<i16>, Header, description = "Priority within their lane, from 1 (first) to 4. Default: 1", minimum = 1, maximum = 4),
     ),
@@ -67,7 +67,7 @@ pub(super) struct AcceptedBatch {
         (status = 202, body = AcceptedBatch, description = "All jobs are accepted"),
         (status = 400, body = ProblemDetails, description = "The body is not JSON", content_type = "application/problem+json"),
         Unauthenticated, LacksScope,
-        (status = 404, body = ProblemDetails, description = "There is no such service", content_type = "application/problem+json"),
+        (status = 404, body = ProblemDetails, description = "Unknown service", content_type = "application/problem+json"),
         (status = 413, body = ProblemDetails, description = "The body is larger than 256 KiB", content_type = "application/problem+json"),
         (status = 422, body = ProblemDetails, description = "The service cannot use some of the arguments, or the key was used with others", content_type = "application/problem+json"),
         (status = 429, body = ProblemDetails, description = "Together they exceed the plan's quota; none is accepted", content_type = "application/problem+json"),

@@ -2,7 +2,7 @@
 //!
 //! A change waits for the holder's row. A holder with many changes, or with a locked row, must not use up the
 //! connections of reads and of other holders' changes. So a holder's changes wait for each other in memory. After one
-//! of them has timed out on a lock, the next ones wait for that lock in memory, too.
+//! of them has timed out on a lock, the next ones also wait for that lock in memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -19,7 +19,7 @@ use weir_ledger::read::holders;
 /// The maximum number of changes at once.
 const CONNECTIONS: usize = 4;
 
-/// How long a change waits for a lock while it uses a connection that other changes may need.
+/// The lock timeout of a change, which uses a connection that other changes may need.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// For how long to check a holder's lock before each of its changes, after a change timed out on it.
@@ -28,7 +28,7 @@ const LOCKED_FOR: Duration = Duration::from_secs(30);
 /// The pause between two checks of that lock.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How long a change waits for earlier ones, and then for its holder.
+/// The maximum time that a change waits for earlier ones, and then for its holder.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 type Turn = tokio::sync::Mutex<()>;
@@ -54,8 +54,8 @@ impl Changes {
     ///
     /// # Errors
     ///
-    /// The error of `change`; [`DatabaseError`] if the change cannot start within 5 s, or if the holder stays locked
-    /// for longer; and the errors of [`ConnectionPool::with`].
+    /// The errors of `change` and of [`ConnectionPool::with`]. [`DatabaseError`] if the change cannot start within 5 s,
+    /// or if the holder stays locked for longer.
     pub(super) async fn of<T, E: FromDatabase, C: AsyncFnOnce(&mut ClientWrapper) -> Result<T, E>>(
         &self,
         holder: Uuid,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// How many reports to remember, so that a repeated one is counted once. Enough for an hour of thirty isolates, or for
-/// 100 s of a thousand.
+/// The number of reports to remember, so that a repeated one is counted once. Enough for an hour of thirty isolates, or
+/// for 100 s of a thousand.
 const REMEMBERED: usize = 10_000;
 
 /// The reports that were counted most recently.

@@ -38,7 +38,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// keep its streams.
 const MAX_STREAM: Duration = Duration::from_secs(10 * 60);
 
-/// How many jobs a stream remembers as sent.
+/// The maximum number of jobs that a stream remembers as sent.
 const REMEMBERED: usize = 2000;
 
 /// One event of a stream.
@@ -200,8 +200,8 @@ pub(super) struct FirstEvent {
 /// Streams all of the caller's jobs as server-sent events.
 ///
 /// The first event, `jobs`, has the newest jobs as `GET /api/jobs` lists them. An event `job` follows at each change of
-/// one of the newest 100 jobs, and of every job submitted later, until it finishes. An event `gone` follows when a job is
-/// deleted. There are no event ids: after a reconnect, the stream starts with `jobs` again.
+/// one of the newest 100 jobs, and of every job submitted later, until it finishes. An event `gone` follows when a job
+/// is deleted. Events have no ids: after a reconnect, the stream starts with `jobs` again.
 #[utoipa::path(
     get,
     path = "/api/jobs/events",

@@ -24,13 +24,13 @@ const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// The pause between two looks while the only possible change is a submission through another process.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 
-/// The shortest pause between two looks, however much is submitted.
+/// The minimum pause between two queries, also under heavy load.
 const MIN_PAUSE: Duration = Duration::from_millis(25);
 
-/// How many of a holder's newest jobs a look reads. Older ones are read only if they were followed before.
+/// The number of a holder's newest jobs that one query reads. Older ones are read only if they were followed before.
 pub(super) const NEWEST: i64 = 100;
 
-/// How many of a holder's unfinished jobs are followed at once. Newer ones follow when these have finished.
+/// The maximum number of a holder's unfinished jobs to follow. Newer ones follow when these have finished.
 const MAX_FOLLOWED: usize = 1000;
 
 /// Looks take at most a fifth of the time: the pause is this many times as long as the look was.
@@ -195,7 +195,7 @@ impl Drop for Watch {
     }
 }
 
-/// The minimum pause after a look that took this long, whatever happens.
+/// The minimum pause after a query that took this long.
 fn rest_after(took: Duration) -> Duration {
     (took * RESTS_FOR).max(MIN_PAUSE)
 }
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_takes_a_fifth_of_the_time_at_most() {
+    fn queries_take_at_most_a_fifth_of_the_time() {
         let rest = |millis| rest_after(Duration::from_millis(millis)).as_millis();
         assert_eq!([0, 6, 25, 500].map(rest), [25, 25, 100, 2000]);
     }

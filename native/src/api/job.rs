@@ -82,9 +82,9 @@ pub struct Job {
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
-    /// How much of the quota is reserved for it.
+    /// The quota that is reserved for it.
     pub reserved: i64,
-    /// How much of the quota it was charged.
+    /// The quota that it was charged.
     pub charged: i64,
     /// The output of a completed job. Null in lists.
     #[schema(value_type = Option<Value>)]

@@ -62,7 +62,7 @@ pub(super) struct Accepted {
     tag = "Jobs",
     params(
         ("id" = String, Path, description = "The name of the service", min_length = 1),
-        ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the same job for 24 hours, whatever the order of members. With other arguments, another time or another priority: 422", min_length = 1, max_length = 255),
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the same job for 24 hours, regardless of the order of members. With other arguments, another time or another priority: 422", min_length = 1, max_length = 255),
         ("Weir-Run-At" = Option<String>, Header, description = "When the job runs: an RFC 3339 time within 366 days. Default: at once. For users only", example = "2027-01-31T08:00:00Z", min_length = 1),
         ("Weir-Priority" = Option<i16>, Header, description = "Priority within its lane, from 1 (first) to 4. Default: 1", minimum = 1, maximum = 4),
     ),
@@ -71,7 +71,7 @@ pub(super) struct Accepted {
         (status = 202, body = Accepted, description = "The job is accepted", headers(("Location" = String, description = "The job"))),
         (status = 400, body = ProblemDetails, description = "The body is not JSON", content_type = "application/problem+json"),
         Unauthenticated, LacksScope,
-        (status = 404, body = ProblemDetails, description = "There is no such service", content_type = "application/problem+json"),
+        (status = 404, body = ProblemDetails, description = "Unknown service", content_type = "application/problem+json"),
         (status = 413, body = ProblemDetails, description = "The body is larger than 256 KiB", content_type = "application/problem+json"),
         (status = 422, body = ProblemDetails, description = "The service cannot use these arguments, or the key was used with others", content_type = "application/problem+json"),
         (status = 429, body = ProblemDetails, description = "Over the plan's quota, or over the anonymous rate limit", content_type = "application/problem+json"),

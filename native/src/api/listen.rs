@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutWriter;
 use tokio_util::sync::CancellationToken;
 
-/// How long a connection may wait for its client.
+/// The maximum time that a connection waits for its client.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// Until the head of its next request has arrived.
@@ -38,8 +38,8 @@ impl Default for Patience {
     }
 }
 
-/// How long unfinished answers may take when the process stops. Otherwise a client that reads nothing could delay the
-/// stop without limit.
+/// The maximum time for unfinished answers when the process stops. Otherwise a client that reads nothing could delay
+/// the stop without limit.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why the listener cannot start.

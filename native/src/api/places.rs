@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_has_a_few_places_and_all_together_have_a_limit() {
+    fn places_are_limited_per_holder_and_in_total() {
         let places = Places::new(10, 3);
         let take = |holder| places.take(Uuid::from_u128(holder));
         let of_one: Vec<_> = (0..3).map(|_| take(0).unwrap()).collect();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_growing_thing_takes_more_places_and_releases_all() {
+    fn growing_takes_more_places_and_dropping_releases_all() {
         let places = Places::new(10, 4);
         let [one, other] = [0, 1].map(Uuid::from_u128);
         let mut growing = places.take(one).unwrap();

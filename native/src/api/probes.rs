@@ -23,7 +23,7 @@ use crate::telemetry::gauges::Gauges;
 use weir_ledger::database::{ConnectionPool, DatabaseError, FromDatabase};
 use weir_ledger::read::{overview, probes};
 
-/// How long a probe waits for the database: less than the usual timeout of a prober.
+/// The maximum time that a probe waits for the database: less than the usual timeout of a prober.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The state that the probes' routes share.
@@ -31,7 +31,7 @@ pub struct Probes {
     pool: ConnectionPool,
     metrics: PrometheusHandle,
     gauges: Gauges,
-    /// Until when the gauges are not read again, however many clients scrape.
+    /// The gauges are not read again before this time, even if several clients scrape them.
     shown_until: Mutex<Option<Instant>>,
     /// Whether this process may lead River.
     leads_river: bool,

@@ -289,7 +289,7 @@ impl ApiError {
                 .into();
             }
             Self::NoService(name) => {
-                return format!("There is no service {name:?}; /api/lanes lists the services.").into();
+                return format!("Unknown service {name:?}; /api/lanes lists the services.").into();
             }
             Self::LargerThan(most) => {
                 return format!(
@@ -357,7 +357,7 @@ impl ApiError {
         match self.status() {
             StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, "Bearer".to_owned())),
             StatusCode::REQUEST_TIMEOUT => Some((header::CONNECTION, "close".to_owned())),
-            // How long the earlier jobs will take is unknown.
+            // The duration of the earlier jobs is unknown.
             StatusCode::TOO_MANY_REQUESTS if matches!(self, Self::TooManyWaiting(_)) => None,
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 Some((header::RETRY_AFTER, RETRY_AFTER_OUTAGE.to_string()))

@@ -19,9 +19,9 @@ pub(super) struct Quota {
     pub limit: Option<i64>,
     /// The ceiling of a soft limit: submissions above the limit are accepted up to here. Null for a hard limit.
     pub ceiling: Option<i64>,
-    /// How much of `used` and `reserved` exceeds a soft limit and is not covered by grants.
+    /// The part of `used` and `reserved` that exceeds a soft limit and is not covered by grants.
     pub overage: i64,
-    /// How much more would be accepted; null is unlimited.
+    /// The amount that would still be accepted; null is unlimited.
     pub remaining: Option<i64>,
     /// When the next window starts.
     pub reset_at: Timestamp,
@@ -65,9 +65,9 @@ pub(super) struct WindowQuota {
     pub limit: Option<i64>,
     /// The ceiling of a soft limit: submissions above the limit are accepted up to here. Null for a hard limit.
     pub ceiling: Option<i64>,
-    /// How much of `used` and `reserved` exceeds a soft limit and is not covered by grants.
+    /// The part of `used` and `reserved` that exceeds a soft limit and is not covered by grants.
     pub overage: i64,
-    /// How much more would be accepted; null is unlimited.
+    /// The amount that would still be accepted; null is unlimited.
     pub remaining: Option<i64>,
     /// When the next window starts.
     pub reset_at: Timestamp,

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_is_bounded_however_it_is_cut() {
+    async fn bodies_are_limited_for_any_chunk_size() {
         let receiving = Receiving::new();
         let of = |bytes: usize, piece: usize| {
             let text = vec![b' '; bytes - 2]

@@ -69,7 +69,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         // A single layer, the first outermost: each call of `layer` boxes the service and its future again for every
         // request.
         .layer((
-            // Outside the panic handler, so that panics are logged, too.
+            // Outside the panic handler, so that panics are also logged.
             axum::middleware::from_fn(access::log),
             // Answers are for one caller, so no cache may store them.
             SetResponseHeaderLayer::overriding(header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
@@ -105,7 +105,7 @@ mod tests {
         });
         let request = Request::post("/").body(Body::from_stream(steady)).unwrap();
         let answered = tokio::time::timeout(Duration::from_secs(30), router.oneshot(request)).await;
-        let answer = answered.expect("it is read for ever").unwrap();
+        let answer = answered.expect("reading the body does not end").unwrap();
         assert_eq!(answer.status(), 408);
         assert_eq!(answer.headers()["connection"], "close");
     }

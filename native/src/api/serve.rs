@@ -76,7 +76,8 @@ pub async fn router(context: &Context, stopping: CancellationToken) -> Result<Ro
     Ok(router::router(Arc::clone(&api)).merge(console::router(api)))
 }
 
-/// How long a cancellation waits for its job's row. Few run at once, and each uses one of River's connections.
+/// The maximum time that a cancellation waits for its job's row. Few run at once, and each uses one of River's
+/// connections.
 const CANCEL_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The state that the routes share, built from the process's context.

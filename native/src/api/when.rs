@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_runs_at_once_without_a_future_time() {
+    fn jobs_without_a_future_start_time_run_immediately() {
         assert_eq!(when(&[]), Some((None, 1)));
         assert_eq!(
             when(&[("weir-run-at", "1970-01-01T00:01:00Z")]),

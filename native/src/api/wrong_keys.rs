@@ -6,10 +6,10 @@ use tokio::sync::Semaphore;
 
 use super::problem::ApiError;
 
-/// How long the answer to a wrong key is delayed.
+/// The delay of the answer to a wrong key.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// How many of these answers wait at once. More are answered without delay: 256 bits cannot be guessed, and a waiting
+/// The maximum number of delayed answers. More are answered without delay: 256 bits cannot be guessed, and a waiting
 /// answer costs memory.
 const MAX_DELAYED: usize = 64;
 

@@ -29,7 +29,7 @@ Examples:
         /// Its scopes, separated by commas.
         #[arg(long, value_delimiter = ',', required = true, value_parser = scopes())]
         scope: Vec<Scope>,
-        /// How long it is valid, such as 90d [default: never expires].
+        /// The key's lifetime, such as 90d [default: never expires].
         #[arg(long, value_parser = some_time)]
         ttl: Option<Duration>,
     },

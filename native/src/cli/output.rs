@@ -10,7 +10,7 @@ use serde::Serialize;
 
 pub(crate) type CommandResult = Result<ExitCode, Box<dyn Error>>;
 
-/// How often progress is shown.
+/// The interval at which progress is shown.
 const PROGRESS: Duration = Duration::from_millis(500);
 
 /// Writes to standard output, in color only on a terminal (and without `NO_COLOR`). Returns whether the output is still

@@ -21,7 +21,8 @@ use super::connection::ready;
 use super::output::CommandResult;
 use super::signals::StopSignals;
 
-/// How long a shutdown may take after the drain time: programs have 10 s after SIGTERM, and their results are recorded.
+/// The maximum duration of a shutdown after the drain time: programs have 10 s after SIGTERM, and their results are
+/// recorded.
 const STOP_MARGIN: Duration = Duration::from_secs(20);
 
 /// The minimum time that the start and reconciliation get to end, however short the drain time is.

@@ -20,7 +20,7 @@ pub(super) struct Token {
     /// The user's subject, as tokens contain it [default: a new UUID].
     #[arg(long)]
     user: Option<Subject>,
-    /// How long the token is valid.
+    /// The token's lifetime.
     #[arg(long, default_value = "1h", value_parser = humantime::parse_duration)]
     ttl: Duration,
 }

@@ -34,7 +34,7 @@ Example:
     },
 }
 
-/// How often progress is logged where standard error is no terminal.
+/// The interval at which progress is logged if standard error is not a terminal.
 const LOG: Duration = Duration::from_secs(5);
 
 impl Usage {

@@ -112,7 +112,7 @@ Examples:
         #[arg(long)]
         key: Option<String>,
     },
-    /// Correct the usage of this billing period; a negative amount gives some back.
+    /// Correct the usage of this billing period; a negative amount is a refund.
     #[command(after_help = "\
 Example:
   weir user adjust alice analysis -3 --reason 'support ticket 17'")]

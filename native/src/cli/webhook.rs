@@ -15,7 +15,7 @@ use weir_ledger::control::{self, Replay, TestDelivery, Webhook as Row};
 use super::connection::connected;
 use super::output::{CommandResult, actor, counted, print, print_error, table_text};
 
-/// How long to wait for a test: longer than a receiver may take to respond.
+/// The maximum wait for a test: longer than a receiver may take to respond.
 const PATIENCE: Duration = Duration::from_secs(25);
 
 #[derive(Subcommand)]

@@ -195,7 +195,7 @@ fn check_meters(
     {
         let known: Vec<&str> = catalogue.meters.keys().map(String::as_str).collect();
         let fault = format!(
-            "limits: there is no meter {meter}; there are {}",
+            "limits: unknown meter {meter}; expected one of {}",
             known.join(", ")
         );
         table.fault(reader, "limits", &fault);
@@ -264,7 +264,7 @@ fn slots_of_meters<'a>(
         let Some(service) = services.iter().find(|service| service.name == name) else {
             let known: Vec<&str> = services.iter().map(|service| service.name).collect();
             let fault = format!(
-                "services: there is no service {name}; there are {}",
+                "services: unknown service {name}; expected one of {}",
                 known.join(", ")
             );
             table.fault(reader, "services", &fault);

@@ -99,7 +99,7 @@ pub struct Settings {
     pub webhook_private_networks: bool,
     /// `WEIR_DRAIN_TIMEOUT`: how long running jobs may continue after a shutdown starts.
     pub drain_timeout: Duration,
-    /// How long River keeps finished jobs, if this process leads River.
+    /// The retention of finished jobs in River, if this process leads River.
     pub river_retention: RiverRetention,
     /// `WEIR_STOP_DELAY`: how long `weir serve` and `weir up` still accept requests after a shutdown starts, while
     /// `/readyz` answers 503.
@@ -116,7 +116,7 @@ pub struct Settings {
     pub catalogue: Catalogue,
 }
 
-/// How long River keeps the rows of finished jobs, by outcome. The defaults are River's.
+/// The retention of finished jobs in River, by outcome. The defaults are River's.
 #[derive(Clone, Copy, Debug)]
 pub struct RiverRetention {
     /// Jobs that completed.
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_the_decisions() {
+    fn the_defaults_follow_the_adrs() {
         let settings = Settings::read(&variables(&[]), &services()).unwrap();
         assert!(settings.fairness.enabled);
         assert_eq!(settings.fairness.limits, SlotLimits::default());
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shipped_catalogue_is_that_of_the_decisions() {
+    fn the_shipped_catalogue_follows_the_adrs() {
         let Catalogue { meters, plans } = Settings::read(&variables(&[]), &services()).unwrap().catalogue;
         assert_eq!(meters["analysis"], "analyses");
         assert_eq!(meters["specview"], "test cases");

@@ -1,7 +1,7 @@
 //! Periodic jobs: `weir.toml` lists jobs that the schedulers enqueue into a service's scheduled lane.
 //!
 //! Ticks are whole seconds that depend on the clock alone, not on when a scheduler started. The database enqueues each
-//! tick once, however many schedulers there are.
+//! tick once, with any number of schedulers.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ pub(super) fn check<'a>(
             table.fault(
                 reader,
                 "service",
-                &format!("there is no service {service:?}; there are {all}"),
+                &format!("unknown service {service:?}; expected one of {all}"),
             );
         }
         if args.contains_key("user_id") {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_follows_the_time_zone_that_it_names() {
+    fn schedules_use_their_named_time_zone() {
         let cron = schedule(Some("CRON_TZ=Europe/Berlin 30 3 * * *"), None).unwrap();
         assert_eq!(next(&cron, "2026-11-21T12:00:00Z"), "2026-11-22T02:30:00Z");
         assert_eq!(next(&cron, "2026-07-21T12:00:00Z"), "2026-07-22T01:30:00Z");

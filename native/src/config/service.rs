@@ -134,9 +134,9 @@ impl HandlerSpec {
     }
 }
 
-/// The handlers in the binary, by their names in the services file. They are built in and not examples, because
-/// `npm start` does real work on a fresh clone with this one binary, and the default `weir.toml` needs handlers for its
-/// services. Other services use a program, an endpoint or a worker.
+/// The handlers in the binary, by their names in the services file. They are built in, because `npm start` runs real
+/// work on a fresh clone with this binary. The default `weir.toml` needs handlers for its services. Other services use
+/// a program, an endpoint or a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Builtin {

@@ -91,7 +91,7 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path, allow_private: bool) ->
                 ) {
                     let place = source.place(Some(member.span()));
                     reader.fault(format!(
-                        "{place}: there is no member {}; write {TABLES}",
+                        "{place}: unknown member {}; expected {TABLES}",
                         member.get_ref()
                     ));
                 }
@@ -169,7 +169,7 @@ fn parsed(reader: &mut Reader<'_>, source: Source<'_>) -> Option<File> {
     toml::from_str(source.text)
         .map_err(|error: toml::de::Error| {
             let (place, fault) = (source.place(error.span()), reworded(error.message()));
-            reader.fault(format!("{place}: {fault}; write {TABLES}"));
+            reader.fault(format!("{place}: {fault}; expected {TABLES}"));
         })
         .ok()
 }
@@ -207,7 +207,7 @@ fn service(
     if let Some(meter) = &meter
         && !meters.contains(meter)
     {
-        let fault = format!("there is no meter {meter}; there are {}", meters.join(", "));
+        let fault = format!("unknown meter {meter}; expected one of {}", meters.join(", "));
         table.fault(reader, member, &fault);
     }
     if let Some(name) = &name {

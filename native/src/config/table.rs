@@ -145,7 +145,7 @@ impl<'a> Table<'a> {
             self.fault_at(
                 reader,
                 member.span(),
-                &format!("there is no member {name}; {instead}"),
+                &format!("unknown member {name}; {instead}"),
             );
         }
     }

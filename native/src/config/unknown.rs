@@ -25,8 +25,7 @@ const OTHERS: [&str; 11] = [
 /// programs.
 ///
 /// Other programs, service managers and Kubernetes (`WEIR_SERVICE_HOST`) set variables in the same environment. So only
-/// two kinds count: names that nearly match a setting, and names in the form of a pool size for one of the services'
-/// pools.
+/// two kinds count: names that nearly match a setting, and names in the form of a pool size.
 pub(super) fn faults(
     variables: &Variables,
     read: &BTreeMap<String, String>,

@@ -20,8 +20,8 @@ pub(super) fn reworded(message: &str) -> String {
     }
     let names = [
         ("missing field ", "it has no "),
-        ("unknown field ", "there is no member "),
-        ("unknown variant ", "there is no "),
+        ("unknown field ", "unknown member "),
+        ("unknown variant ", "unknown value "),
     ];
     let named = names
         .into_iter()
@@ -127,11 +127,11 @@ mod tests {
         assert_eq!(wording::<Table>("{}"), "it has no count");
         assert_eq!(
             wording::<Table>("{ cuont = 1 }"),
-            "there is no member cuont; expected count"
+            "unknown member cuont; expected count"
         );
         assert_eq!(
             wording::<Choice>("\"on\""),
-            "there is no on; expected one or other"
+            "unknown value on; expected one or other"
         );
     }
 }

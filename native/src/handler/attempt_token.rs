@@ -29,8 +29,7 @@ impl AttemptTokens {
         Some(format!("{signed}.{code}").into())
     }
 
-    /// The attempt at that job that the token belongs to, if it is valid. Takes the same time whatever is wrong with
-    /// it.
+    /// The attempt at that job that the token belongs to, if it is valid. Takes the same time for every invalid token.
     #[must_use]
     pub fn verify<'a>(&self, job_id: i64, token: &'a str) -> Option<Claim<'a>> {
         let (signed, code) = token.rsplit_once('.')?;

@@ -1,9 +1,9 @@
 //! `exec`: a program does the work.
 //!
-//! It gets the job's arguments as JSON on standard input, and prints the output as JSON; a number `used` in it is the
-//! amount to charge. Exit code 0 is success. Any other is a failure that is retried, with the end of standard error as
-//! the message. A line `weir:progress 0.4 page 4 of 10` on standard error reports progress to the job's owner, and is
-//! not part of that message.
+//! It gets the job's arguments as JSON on standard input, and prints the output as JSON. A number `used` in the output
+//! is the amount to charge. Exit code 0 is success. Any other is a failure that is retried, with the end of standard
+//! error as the message. A line `weir:progress 0.4 page 4 of 10` on standard error reports progress to the job's owner,
+//! and is not part of that message.
 //!
 //! Its environment contains:
 //!
@@ -54,13 +54,13 @@ const PASSED_ON: [&str; 11] = [
     "SSL_CERT_FILE",
 ];
 
-/// How long to read the output after the program has exited. A process that it started may hold the pipe open.
+/// The maximum time to read the output after the program has exited. A process that it started may hold the pipe open.
 const OUTPUT_GRACE: Duration = Duration::from_millis(500);
 
-/// How long a program may take to stop after SIGTERM. Attempts are aborted a little later.
+/// The maximum time for a program to stop after SIGTERM. Attempts are aborted a little later.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// How often to check whether a program's whole group has stopped.
+/// The interval at which to check whether a program's whole group has stopped.
 const STOP_CHECK: Duration = Duration::from_millis(50);
 
 /// Maximum length of the message from standard error.
@@ -98,7 +98,7 @@ pub fn kill_programs() {
     std::mem::forget(groups);
 }
 
-/// Kills the program's whole group when it goes out of scope, however the attempt ended.
+/// Kills the program's whole group when it goes out of scope, for every outcome of the attempt.
 struct Group(Pid);
 
 impl Group {
@@ -168,7 +168,7 @@ impl Exec {
                 finished = &mut talking => finished,
                 () = attempt.cancelled.cancelled() => {
                     if let Some(group) = &group {
-                        // Its output is read meanwhile, because a program that cannot write cannot stop.
+                        // Its output is still read, because a program that cannot write cannot stop.
                         group.stop(async { drop(talking.await) }).await;
                     }
                     Err(HandlerError::Cancelled)
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_gets_the_arguments_and_its_output_is_the_jobs() {
+    async fn a_program_gets_the_arguments_and_returns_the_output() {
         let outcome = shell("cat")
             .run(attempt(json!({"a": [1, 2], "used": 3})))
             .await
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_grandchild_that_keeps_the_output_open_delays_nothing_and_is_killed() {
+    async fn grandchildren_that_keep_the_output_open_are_killed_without_delay() {
         let file = std::env::temp_dir().join(format!("weir-exec-{}", uuid::Uuid::new_v4()));
         let script = format!("(sleep 3; touch {0}) & echo 7", file.display());
         let started = Instant::now();

@@ -8,8 +8,8 @@
 //! - where a secret is set, a signature by Standard Webhooks, and `Weir-Attempt-Token`, which authenticates the
 //!   endpoint's own requests (`api/attempts.rs`)
 //!
-//! A 2xx response is success: its body is the output, and a number `used` in it is the amount to charge. With 202, the
-//! endpoint answers later at those routes.
+//! A 2xx response is success: its body is the output, and a number `used` in it is the amount to charge. After a 202,
+//! the endpoint answers later through the API.
 //!
 //! 400, 409, 410, 413 and 422 are final, and so is a problem document with `"retry": false`. Everything else is
 //! retried, not before the response's `Retry-After`. That includes 401, 403, 404 and 421, which endpoints return during

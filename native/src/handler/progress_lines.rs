@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_lines_are_removed_however_they_are_split() {
+    fn progress_lines_are_removed_for_any_chunking() {
         let text =
             "warning: slow\nweir:progress 0.25 2 of 8 장\nweir:progress 1\r\nerror: weir:progress 0.5\nend";
         for size in [1, 2, 7, 14] {

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn names_become_sentences_in_every_style_of_writing() {
+    fn names_in_any_naming_style_become_sentences() {
         for (name, wanted) in [
             ("an_empty_cart_has_no_total", "An empty cart has no total."),
             ("TestParseURLWithPort", "Parse URL with port."),

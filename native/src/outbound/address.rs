@@ -68,7 +68,7 @@ pub(super) fn is_public(address: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+    #![allow(clippy::unwrap_used, reason = "a failed test panics")]
 
     use super::*;
 

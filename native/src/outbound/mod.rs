@@ -121,7 +121,7 @@ impl Resolve for PublicOnly {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+    #![allow(clippy::unwrap_used, reason = "a failed test panics")]
 
     use super::*;
 

@@ -87,13 +87,13 @@ pub fn headers(secrets: &[Secret], id: &str, now: Timestamp, body: &[u8]) -> [(&
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+    #![allow(clippy::unwrap_used, reason = "a failed test panics")]
 
     use super::*;
 
     /// Computed by OpenSSL from a key of the bytes 0 to 31.
     #[test]
-    fn a_signature_is_what_openssl_computes() {
+    fn signatures_equal_those_of_openssl() {
         let secret: Secret = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
             .parse()
             .unwrap();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn two_secrets_make_two_signatures() {
+    fn two_secrets_produce_two_signatures() {
         let (new, old) = (Secret::random(), Secret::random());
         let now = Timestamp::UNIX_EPOCH;
         let by = |secrets: &[Secret]| headers(secrets, "a", now, b"b")[2].1.clone();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_read_as_it_is_written_and_shown_nowhere() {
+    fn secrets_are_parsed_and_never_shown() {
         let secret = Secret::random();
         assert_eq!(secret.reveal().parse(), Ok(secret.clone()));
         assert_eq!(format!("{secret:?}"), "whsec_…");

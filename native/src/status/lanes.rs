@@ -19,9 +19,9 @@ pub struct Lanes {
     pub parked: i64,
     /// Jobs that hold a slot.
     pub slots_in_use: i64,
-    /// How long the oldest ready job has waited for a worker, in milliseconds.
+    /// The wait of the oldest ready job for a worker, in milliseconds.
     pub oldest_wait_ms: i64,
-    /// How long the oldest parked job has waited for a slot, in milliseconds.
+    /// The wait of the oldest parked job for a slot, in milliseconds.
     pub oldest_turn_ms: i64,
 }
 
@@ -65,13 +65,13 @@ pub struct LaneState {
     pub queued: i64,
     /// Running jobs.
     pub running: i64,
-    /// How many of the running jobs have a handler that answers later. They occupy no worker.
+    /// The number of running jobs with a handler that answers later. They occupy no worker.
     pub outstanding: i64,
     /// The workers of all live processes. Workers of other River clients are not included.
     pub workers: i64,
     /// Whether the queue is paused in River. Its jobs wait until it is resumed.
     pub paused: bool,
-    /// How long the oldest ready job has waited for a worker, in milliseconds.
+    /// The wait of the oldest ready job for a worker, in milliseconds.
     pub oldest_wait_ms: i64,
 }
 

@@ -1,4 +1,4 @@
-//! How often the database is queried for the status, however many clients request it.
+//! Limits how often the status queries the database, regardless of the number of clients.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const TIMES_AS_LONG: u32 = 20;
 /// Maximum time for which a result is cached.
 const MAX_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long a result is cached after a query that lasted `took`.
+/// The time to cache the result of a query that lasted `took`.
 #[must_use]
 pub fn shown_for(took: Duration) -> Duration {
     (took * TIMES_AS_LONG).clamp(SHOWN_FOR, MAX_INTERVAL)
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_takes_a_twentieth_of_the_time_and_results_expire() {
+    fn queries_take_at_most_a_twentieth_of_the_time_and_results_expire() {
         let shown = |millis| shown_for(Duration::from_millis(millis)).as_millis();
         assert_eq!([0, 3, 50].map(shown), [1000, 1000, 1000]);
         assert_eq!([100, 300, 500].map(shown), [2000, 6000, 10_000]);

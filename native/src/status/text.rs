@@ -1,4 +1,4 @@
-//! The status as text of at most 60 columns, whatever the numbers.
+//! The status as text of at most 60 columns.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_overview_fits_whatever_the_numbers_and_names_are() {
+    fn the_overview_fits_with_any_numbers_and_names() {
         for big in [99_999, 100_000, 86_399_999, 999_999_999, i64::MAX / 4] {
             fits(&overview_text(&overview(&"renders".repeat(10), big), true));
         }

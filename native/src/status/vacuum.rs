@@ -20,9 +20,9 @@ pub struct Vacuum {
     pub wraparound: i64,
     /// Rows that vacuum has not removed yet, by table.
     pub dead_rows: BTreeMap<String, i64>,
-    /// How far the slowest connected standby is behind, in seconds; null where it is not visible.
+    /// The lag of the slowest connected standby, in seconds; null if it is not visible.
     pub replication_lag: Option<f64>,
-    /// How many bytes of WAL the slowest replication slot retains.
+    /// The WAL that the slowest replication slot retains, in bytes.
     pub retained_bytes: f64,
 }
 

@@ -20,8 +20,8 @@ const LONG_SECONDS: [f64; 14] = [
 /// Upper bounds of buckets in submissions.
 const SUBMISSIONS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
-/// How often recorded durations are sorted into their buckets. Without this, a process that is never scraped would keep
-/// all of them.
+/// The interval at which recorded durations are sorted into their buckets. Without this, a process that is never
+/// scraped would keep all of them.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Starts collecting metrics, and returns the handle that renders them. Must be called in a Tokio runtime.
@@ -123,7 +123,7 @@ const COUNTERS: [(&str, &str); 19] = [
     ),
     (
         "weir_blocked_seconds_total",
-        "Seconds that submissions and settlements of holders in quarantine have waited for a lock of another transaction; one second per holder and second, however many wait",
+        "Seconds that submissions and settlements of holders in quarantine waited for another transaction's lock; one second per holder and second",
     ),
     (
         "weir_service_key_refusals_total",
@@ -228,7 +228,7 @@ const GAUGES: [(&str, &str); 21] = [
     ),
     (
         "weir_oldest_parked_seconds",
-        "How long the oldest parked job has waited for a slot, by service, lane and tier; a holder counts in the lane of its oldest parked job",
+        "Wait of the oldest parked job for a slot, by service, lane and tier; a holder counts in the lane of its oldest parked job",
     ),
     (
         "weir_parked_jobs",
@@ -257,7 +257,7 @@ const GAUGES: [(&str, &str); 21] = [
     ),
     (
         "weir_replication_lag_seconds",
-        "How far the slowest connected standby is behind; 0 without one, NaN if Weir's role may not see it",
+        "Lag of the slowest connected standby; 0 without one, NaN if Weir's role may not see it",
     ),
     (
         "weir_replication_retained_bytes",

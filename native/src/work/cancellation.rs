@@ -27,8 +27,8 @@ const CANCEL_GRACE: Duration = Duration::from_secs(15);
 /// Pause between retries while the database is unavailable.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// River still reports on the attempt without naming it, so the next attempt must not start earlier. River's scheduler
-/// makes a job available up to 5 s before it is due.
+/// River's client still reports the attempt's outcome by job id alone, so the next attempt must not start earlier.
+/// River's scheduler makes a job available up to 5 s before it is due.
 const NEXT_ATTEMPT_AFTER: Duration = Duration::from_secs(10);
 
 tokio::task_local! {

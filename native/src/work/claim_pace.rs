@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn cheap_claims_follow_at_once() {
+    fn cheap_claims_are_not_delayed() {
         assert_eq!(ClaimCost::default().cooldown(), FETCH_COOLDOWN);
         assert_eq!(
             after(1000, Duration::from_millis(4), 1).cooldown(),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_claim_changes_nothing() {
+    fn a_single_slow_claim_does_not_change_the_pace() {
         let mut cost = after(1000, Duration::from_millis(1), 1);
         cost.took(Duration::from_millis(50), 1);
         assert_eq!(cost.cooldown(), FETCH_COOLDOWN);

@@ -28,7 +28,7 @@ use crate::config::retry::MAX_AFTER;
 use crate::context::Context;
 use crate::outbound::{self, Reach, Secret};
 
-/// How long a receiver may take to respond.
+/// The maximum time for a receiver to respond.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The pauses after each attempt, in seconds, as Standard Webhooks recommends: three days in total.
@@ -40,7 +40,7 @@ const MAX_MESSAGE: usize = 500;
 /// Maximum number of bytes read from a response, so that its connection can be reused.
 const SHORT_ANSWER: u64 = 16 * 1024;
 
-/// How long a webhook's row is cached, so that not every delivery queries it.
+/// The time to cache a webhook's row, so that not every delivery queries it.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 
 /// Between two reads of the list of webhooks.
@@ -151,7 +151,7 @@ impl Worker<Delivery> for Deliverer {
             Ok(status) => {
                 let output = json!({ "status": status.as_u16(), "ms": started.elapsed().as_millis() as u64 });
                 if let Err(error) = context.record_output(output) {
-                    tracing::debug!(%error, "what a receiver answered is not kept");
+                    tracing::debug!(%error, "the receiver's answer is not kept");
                 }
                 Ok(WorkOutcome::Complete)
             }
@@ -321,12 +321,12 @@ mod tests {
         let pauses: Vec<u64> = (1..=9).rev().map(seconds).collect();
         assert_eq!(pauses, PAUSES);
         assert_eq!(pauses.iter().sum::<u64>() / 3600, 75);
-        assert_eq!(seconds(0), 86_400, "somebody gave it one attempt more");
+        assert_eq!(seconds(0), 86_400, "another program added an attempt");
         assert_eq!(seconds(50), 5);
     }
 
     #[test]
-    fn a_receiver_that_asks_for_more_time_gets_it_up_to_a_day() {
+    fn retry_after_of_a_receiver_is_respected_up_to_a_day() {
         let hour = Some(Duration::from_secs(3600));
         assert_eq!(pause(9, hour, 0.5), Duration::from_secs(3600));
         assert_eq!(pause(5, hour, 0.5), Duration::from_secs(18_000));

@@ -10,7 +10,8 @@ use super::heartbeat;
 use weir_ledger::database::ConnectionPool;
 use weir_ledger::read::attempts;
 
-/// How long an attempt keeps waiting after its cancellation. River aborts it some time later and records that.
+/// The maximum time that an attempt keeps waiting after its cancellation. River aborts it some time later and records
+/// that.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
 
 /// Whether the job still belongs to this attempt. Also true when the database is unavailable, because no other process

@@ -29,10 +29,10 @@ use super::worker;
 use crate::config::fairness::{Fairness, FairnessScope};
 use crate::context::Context;
 
-/// How long no attempt asks again for a lock that another transaction holds. Then one attempt asks.
+/// The time during which no attempt retries a lock that another transaction holds. Then one attempt asks.
 const BLOCKED_FOR: Duration = Duration::from_millis(200);
 
-/// How long a job waits for such a lock, without a connection, before it returns to its queue.
+/// The maximum time that a job waits for such a lock, without a connection, before it returns to its queue.
 const BLOCKED_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) struct Guard {
@@ -160,7 +160,7 @@ impl Guard {
             Some(Holds::Quota(meter) | Holds::Nothing(meter)) => meter,
             Some(Holds::Slot) | None => meter,
         };
-        // Without slots in the database, the admission only ensures that a settled job is charged again when it runs
+        // Without slots in the database, the only purpose of admission is to charge a settled job again when it runs
         // again.
         if is_cluster || found.is_some_and(|found| matches!(found.holds, Holds::Nothing(_))) {
             match self.admit_patiently(job, attempt, meter, found).await? {
@@ -281,8 +281,8 @@ impl Guard {
     }
 }
 
-/// How long a freed slot was unused: from the promotion, which makes the job available after it was created, to its
-/// claim. Both times are by the database's clock. Later attempts may have kept the slot of the previous one.
+/// The time that a freed slot was unused: from the promotion, which makes the job available after it was created, to
+/// its claim. Both times are by the database's clock. Later attempts may have kept the slot of the previous one.
 fn record_wake(job: &JobRow) {
     let promoted = job.attempted_by.len() <= 1 && job.scheduled_at > job.created_at;
     if let Some(claimed) = job.attempted_at.filter(|_| promoted) {

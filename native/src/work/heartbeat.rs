@@ -34,7 +34,7 @@ const _: () = assert!(
 /// The exit status of a process that ended itself (`EX_SOFTWARE`): the supervisor should restart it.
 const FENCED_STATUS: i32 = 70;
 
-/// How long the other processes leave this one's jobs alone. Cheap to clone.
+/// The time without heartbeats after which other processes take over this one's jobs. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Lease {
     /// When the last accepted heartbeat was sent.

@@ -59,8 +59,8 @@ const RESCUE_AFTER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// cancellation.
 const STUCK_AFTER: Duration = RESCUE_AFTER;
 
-/// How long a shutdown waits for the database after the drain time, once no attempt runs. Another process takes over
-/// attempts without a written result.
+/// The maximum time that a shutdown waits for the database after the drain time, once no attempt runs. Another process
+/// takes over attempts without a written result.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
 /// The tasks of River's leader in this process.
@@ -129,7 +129,7 @@ impl Working {
             .workers(workers)
             .fetch_cooldown(FETCH_COOLDOWN)
             .without_job_timeout()
-            // Jobs of kinds that only other clients know are left to them, whatever their lane.
+            // Jobs of kinds that only other clients know are left to them, in every lane.
             .fetch_only_known_kinds(true)
             .maintenance(maintenance(context.settings.river_retention))
             .job_stuck_threshold(STUCK_AFTER)

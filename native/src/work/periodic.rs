@@ -20,7 +20,7 @@ const LATEST: SignedDuration = SignedDuration::from_mins(1);
 /// Maximum number of skipped ticks counted at once.
 const MAX_SKIPPED: usize = 10_000;
 
-/// Between two checks of the clock, however far away the next tick is.
+/// The maximum time between two checks of the clock.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 /// Before the next try when the database did not respond.

@@ -10,9 +10,9 @@
 //! configuration and then from the pool.
 //!
 //! When handlers take less time than a claim, the workers would still idle while River claims. Then River may
-//! *prefetch*: it claims a few more jobs than there are workers, but no more than the workers finish in a few
-//! milliseconds (see [`Prefetch`]). Prefetched jobs wait here for a worker in order of arrival. With slow handlers
-//! nothing is prefetched, so no job waits here that another process could work.
+//! *prefetch*: it claims a few more jobs than there are workers. The workers finish them in a few milliseconds (see
+//! [`Prefetch`]). Prefetched jobs wait here for a worker in order of arrival. With slow handlers nothing is prefetched,
+//! so no job waits here that another process could work.
 //!
 //! Idle capacity may be lent on top of that (ADR-16): the default lane may use idle workers of the priority lane. This
 //! takes nothing from the priority lane: its pool keeps its size. Its jobs start as they arrive, next to the default
@@ -32,14 +32,14 @@ use super::claim_pace::{ClaimPace, FETCH_COOLDOWN};
 use super::prefetch::Prefetch;
 use crate::config::service::{MAX_WORKERS, Service};
 
-/// How long a settled attempt keeps its permit for the next one.
+/// The time that a settled attempt keeps its permit for the next one.
 const SETTLE_PERMIT_IDLE: Duration = Duration::from_millis(100);
 
-/// How long River takes to apply a smaller size. If an attempt left earlier, River would claim another job.
+/// The time that River takes to apply a smaller size. If an attempt left earlier, River would claim another job.
 const RESIZE_DELAY: Duration = Duration::from_millis(50);
 
-/// How long a prematurely claimed job waits for a worker. After that it returns to its queue, behind the jobs that wait
-/// there.
+/// The time that a prematurely claimed job waits for a worker. After that it returns to its queue, behind the jobs that
+/// wait there.
 const WORKER_WAIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Maximum number of unsettled results per worker in a small pool; beyond that the workers wait for the database. Also

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a prefetched job should wait for its worker, by the handlers' pace. A claim is one transaction and takes
+/// The intended wait of a prefetched job for its worker, by the handlers' pace. A claim is one transaction and takes
 /// about as long, so this keeps the workers busy during River's next claim. When claims pause for longer, prefetched
 /// jobs wait as long.
 const PREFETCH_WAIT: Duration = Duration::from_millis(5);
@@ -19,14 +19,14 @@ const FALL: u32 = 16;
 /// The input of a pool's prefetch: how fast its handlers are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prefetch {
-    /// How long handlers take. It rises at once and falls slowly (a peak-sensitive moving average), so that one long
-    /// job outweighs many short ones.
+    /// The typical duration of handlers. It rises at once and falls slowly (a peak-sensitive moving average), so that
+    /// one long job outweighs many short ones.
     time: Duration,
     /// The number of handlers finished in the current window, and in the previous one.
     now: usize,
     before: usize,
     since: Instant,
-    /// How long claims pause.
+    /// The pause between claims.
     pause: Duration,
 }
 

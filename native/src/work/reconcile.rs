@@ -37,7 +37,7 @@ const GLANCE_INTERVAL: Duration = Duration::from_millis(50);
 /// Between two reads of when the next job falls due, while there are reservations. The job itself starts on time.
 const DUE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long glances continue after another client last ended a job. A round finds the next one.
+/// Glances continue for this long after another client last ended a job. A round finds the next one.
 const GLANCES_FOR: Duration = Duration::from_hours(1);
 
 /// How late before a glance a job may turn out to have ended. The next round finds jobs that commit later.
@@ -49,7 +49,7 @@ const MAX_GLANCE_BACK: SignedDuration = SignedDuration::from_secs(1);
 /// A job that another River client runs is stuck after this long, or after its timeout if that is longer.
 const STUCK_AFTER: Duration = Duration::from_secs(60 * 60);
 
-/// How long before the last look a job may turn out to have ended, because its transaction may have committed late.
+/// The overlap of two looks: the transaction that ended a job may have committed late.
 const OVERLAP: SignedDuration = SignedDuration::from_secs(4);
 
 /// The maximum period covered again by a look after one that could not settle every job.
@@ -138,7 +138,7 @@ pub struct Reconciler {
     context: Context,
     promoter: Promoter,
     settlements: Settlements,
-    /// Jobs that ended at or after this time are looked at; `None` before the database was queried.
+    /// The next look checks jobs that ended at or after this time; `None` before the database was queried.
     ended_since: Option<Timestamp>,
     look: Look,
     /// When ended jobs were last glanced at.
@@ -421,8 +421,8 @@ impl Reconciler {
         attempts::fail_silent_attempts(client, &self.context.pool, report_silent).await
     }
 
-    /// Settles jobs that ended since the last look, however many. A long look continues in the next round, so that
-    /// other maintenance runs in between.
+    /// Settles all jobs that ended since the last look. A long look continues in the next round, so that other
+    /// maintenance runs in between.
     async fn settle_ended(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let began = Instant::now();
         let now = ledger::now(client).await?;

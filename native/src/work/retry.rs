@@ -38,7 +38,7 @@ mod tests {
     };
 
     #[test]
-    fn pauses_grow_up_to_the_longest() {
+    fn pauses_grow_up_to_the_maximum() {
         let pauses: Vec<_> = (0..5)
             .map(|errors| {
                 pause(Some(RETRY), errors, None, 0.5)
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_asks_for_more_time_gets_it_up_to_a_day() {
+    fn retry_after_of_an_endpoint_is_respected_up_to_a_day() {
         let minute = Some(Duration::from_secs(60));
         assert_eq!(pause(Some(RETRY), 0, minute, 0.5), minute);
         assert_eq!(pause(None, 0, minute, 0.5), minute);

@@ -13,7 +13,7 @@ use weir_ledger::settlement::{Ended, SettleError, Settled, Settler};
 /// Default wait for the next settlement.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long to skip a holder after a wait timed out, unless one of its settlements succeeds. Longer than a settlement
+/// The time to skip a holder after a wait timed out, unless one of its settlements succeeds. Longer than a settlement
 /// waits for a lock.
 const STUCK_FOR: Duration = Duration::from_secs(30);
 

@@ -38,7 +38,7 @@ use weir_ledger::job_metadata::{REASON, REASON_ATTEMPT};
 use weir_ledger::json::check_numbers;
 use weir_ledger::settlement::{self, Ended, SettleError, Settled, Success};
 
-/// How often, and at what interval, a settlement is retried during an outage of the database.
+/// The number of retries of a settlement during an outage of the database, and their interval.
 const SETTLE_TRIES: u32 = 30;
 const SETTLE_PAUSE: Duration = Duration::from_millis(500);
 

@@ -533,7 +533,7 @@ async fn an_alert_fires_while_settlements_are_slow() {
 
 /// The edge's tests show that it reports these outcomes and events. This test shows that a report reaches Prometheus.
 #[tokio::test(flavor = "multi_thread")]
-async fn alerts_fire_by_what_the_edge_reports() {
+async fn alerts_fire_on_reports_of_the_edge() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["serve"], &[]);
     let watched = Watched::start(&process).await;

@@ -68,7 +68,7 @@ const VIOLATIONS: [(&str, &str, &str); 27] = [
         "I3: job $job (completed) of user $user: charged 1 time(s), 7 in all, should be 1",
     ),
     (
-        "a job whose time came long ago",
+        "a job that was due long ago",
         "UPDATE river_job SET state = 'pending' WHERE id = $job; \
          UPDATE quota_reservations SET admitted_at = NULL, due_at = now() - interval '1 min' WHERE job_id = $job",
         "I5: job $job of holder $user (pending) has been due since",
@@ -89,7 +89,7 @@ const VIOLATIONS: [(&str, &str, &str); 27] = [
         "I4: job $job (available): expired",
     ),
     (
-        "a waiting job whose user was deleted",
+        "a waiting job of a deleted user",
         "UPDATE river_job SET state = 'pending' WHERE id = $job; DELETE FROM users WHERE id = '$user'",
         "I5: job $job (pending) is unfinished and has no reservation",
     ),
@@ -100,12 +100,12 @@ const VIOLATIONS: [(&str, &str, &str); 27] = [
         "I5: holder $user, analysis: 1 job(s) wait although 0 of 1 slots are in use",
     ),
     (
-        "a running job whose process is not registered",
+        "a running job of an unregistered process",
         "UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_gone}', attempted_at = now() WHERE id = $job",
         "I5: job $job runs in weir_gone, which is not registered",
     ),
     (
-        "a running job whose process is dead",
+        "a running job of a dead process",
         "INSERT INTO processes (client_id, beat_at) VALUES ('weir_dead', now() - interval '5 minutes'); \
          UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_dead}', \
              attempted_at = now() - interval '5 minutes' WHERE id = $job",
@@ -137,14 +137,14 @@ const VIOLATIONS: [(&str, &str, &str); 27] = [
         "I5: job $job of holder $user (pending) waits for nothing",
     ),
     (
-        "an attempt whose handler should have answered",
+        "an outstanding attempt past its deadline",
         "UPDATE river_job SET state = 'pending', attempt = 1, attempted_by = '{other}' WHERE id = $job; \
          INSERT INTO outstanding_attempts (job_id, claim, patience, deadline_at) \
              VALUES ($job, '1.1', '1 minute', now() - interval '1 minute')",
         "I5: job $job: its handler should have answered by",
     ),
     (
-        "an attempt whose handler answers later, without a slot",
+        "an outstanding attempt without a slot",
         "UPDATE river_job SET state = 'pending', attempt = 1, attempted_by = '{other}', attempted_at = now() WHERE id = $job; \
          INSERT INTO outstanding_attempts (job_id, claim, patience, deadline_at) \
              VALUES ($job, '1.1', '1 minute', now() + interval '1 minute'); \
@@ -167,7 +167,7 @@ const VIOLATIONS: [(&str, &str, &str); 27] = [
         "I6: user $user, analysis",
     ),
     (
-        "a grant that says it was drawn on",
+        "a grant with usage that nothing drew",
         "INSERT INTO grants (id, user_id, event_type, amount, reserved, reason) \
          VALUES ('$user', '$user', 'analysis', 10, 4, 'a test')",
         "I7: grant $user of user $user, analysis: 10 given; reserved 4, drawn 0",

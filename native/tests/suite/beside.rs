@@ -23,7 +23,7 @@ async fn definitions(client: &Client) -> String {
     let all = contents(client, "").await;
     let of_rows =
         |line: &&str| !line.starts_with("rows ") && !line.starts_with(['<', ' ']) && !line.is_empty();
-    // A sequence's position is a row, too.
+    // A sequence's position is also a row.
     all.lines().filter(of_rows).collect::<Vec<_>>().join("\n")
 }
 

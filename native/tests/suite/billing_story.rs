@@ -156,7 +156,7 @@ async fn buy_grant(backend: &Backend<'_>, holder: Holder) {
 
 /// A refund, a charge for other work, and the cancellation of the three waiting jobs.
 async fn adjust_and_cancel(backend: &Backend<'_>) {
-    let refund = json!({ "meter": "analysis", "amount": -10, "reason": "an outage of ours" });
+    let refund = json!({ "meter": "analysis", "amount": -10, "reason": "our outage" });
     backend
         .call("POST", &format!("{HOLDER}/adjustments"), "refund-1", &refund)
         .await;

@@ -86,7 +86,7 @@ async fn a_refusal_names_each_full_window_and_the_latest_reset() {
     assert_eq!(
         refused.body["violated-policies"],
         json!(["renders-month", "renders-hour"]),
-        "what was written by hand is counted in every window: {}",
+        "manual usage counts in every window: {}",
         refused.body
     );
     let ends: Vec<Timestamp> = refused.body["windows"]
@@ -176,7 +176,7 @@ async fn a_job_is_charged_to_the_windows_in_which_it_was_reserved() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_plan_meets_what_was_used_in_the_window_before() {
+async fn earlier_usage_in_a_window_counts_after_a_plan_change() {
     let weir = images().await;
     early_in_the_hour().await;
     let user = weir.user("business").await;
@@ -418,7 +418,7 @@ async fn migrate_loads_the_plans_and_a_missing_meter_stops_the_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_services_file_without_a_catalogue_has_that_of_the_shipped_one() {
+async fn a_services_file_without_plans_uses_the_shipped_catalogue() {
     let weir = Weir::new().await;
     let without = weir.another(&[("WEIR_CONFIG", "tests/programs.toml")]);
     assert_eq!(
@@ -540,7 +540,7 @@ async fn usage_of_an_unknown_meter_is_refused_in_sql() {
     ] {
         let error = client.execute(sql, &[&user]).await.unwrap_err();
         let printed = error.as_db_error().unwrap().message();
-        assert_eq!(printed, "there is no meter Renders");
+        assert_eq!(printed, "unknown meter Renders");
     }
     weir.end().await;
 }
@@ -688,7 +688,7 @@ async fn a_window_with_an_override_cannot_be_removed() {
         }
     });
     let Err(CatalogueError::InUse(reasons)) = catalogue::apply(&mut client, &without).await else {
-        panic!("the limit of its own would not hold any more");
+        panic!("its own limit would no longer hold");
     };
     assert_eq!(reasons.len(), 1, "{reasons:?}");
     assert!(

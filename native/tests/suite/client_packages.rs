@@ -174,7 +174,7 @@ const attempts: number[] = [];
 const enough = new AbortController();
 async function handle(transaction: TransactionSql, job: Job) {
   attempts.push(job.attempt);
-  // Inside the transaction, because the driver ends the process when a handler goes on to use a closed one:
+  // Inside the transaction, because the driver ends the process when a handler uses a closed one:
   // https://github.com/porsager/postgres/issues/1208.
   if (job.attempt === 1) await transaction.unsafe("SELECT pg_terminate_backend(pg_backend_pid())");
   else enough.abort();

@@ -363,7 +363,7 @@ async fn a_late_report_of_an_attempt_that_failed_does_not_complete_the_next_one(
     assert_eq!(
         row_count(&client, "river_job WHERE state = 'completed'").await,
         row_count(&client, "results").await,
-        "what is completed has had its work done"
+        "completed jobs have their work done"
     );
     weir.abandon().await;
     std::fs::remove_dir_all(folder).unwrap();

@@ -157,7 +157,7 @@ async fn audit_exits_with_one_on_violations_and_zero_after_repair() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_is_short_lines_for_people_on_a_terminal_and_json_elsewhere() {
+async fn logs_are_text_on_a_terminal_and_json_elsewhere() {
     let weir = Weir::new().await;
     let nix::pty::OpenptyResult { master, slave } = nix::pty::openpty(None, None).unwrap();
     let port = [("WEIR_ORIGIN_PORT", "0"), ("NO_COLOR", "1")];
@@ -242,11 +242,11 @@ async fn a_user_is_shown_as_text_and_as_json() {
         message(&run(&weir, &adjusted, &[])),
         "analysis, in analyses: 1 used in this period\n"
     );
-    let unknown = run(&weir, &["user", "show", "nobody"], &[]);
+    let unknown = run(&weir, &["user", "show", "stranger"], &[]);
     assert_eq!(unknown.status.code(), Some(2));
     assert_eq!(
         String::from_utf8_lossy(&unknown.stderr),
-        "weir: user \"nobody\" not found\n"
+        "weir: user \"stranger\" not found\n"
     );
     weir.end().await;
 }

@@ -424,7 +424,7 @@ async fn both_drivers_connect_as_libpq_documents_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_database_is_named_by_a_file_or_by_the_variables_of_libpq() {
+async fn the_database_url_comes_from_a_file_or_libpq_variables() {
     let Some(server) = Server::start(&[("listen_addresses", "")], HBA, &[]).await else {
         return skip("the programs of the server cannot be run here");
     };

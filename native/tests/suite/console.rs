@@ -71,7 +71,7 @@ fn has(text: &str, parts: &[&str]) {
     }
 }
 
-/// Fails every job for good.
+/// Fails every job permanently.
 struct Fails;
 
 const REASON: &str = "<script>alert('reason')</script> & so on\nsecond line";

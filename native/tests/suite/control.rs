@@ -191,7 +191,7 @@ async fn wrong_keys_are_answered_slowly_and_delay_no_others() {
         );
         assert!(started.elapsed() >= Duration::from_millis(900), "{reason}");
     }
-    // Many at once: the right key is answered meanwhile, and the wrong ones do not wait for each other.
+    // Many at once: the right key is answered, and the wrong ones do not wait for each other.
     let started = Instant::now();
     let guesses = futures_util::future::join_all((0..200).map(|_| wrong.call("GET", path, &[], "")));
     let right = async {
@@ -202,7 +202,7 @@ async fn wrong_keys_are_answered_slowly_and_delay_no_others() {
     };
     let (guesses, right) = tokio::join!(guesses, right);
     assert!(guesses.iter().all(|answer| answer.status == 401));
-    // One after the other, the wrong ones would take 200 s.
+    // In sequence, the wrong ones would take 200 s.
     assert!(right < Duration::from_secs(30), "{right:?}");
     assert!(started.elapsed() < Duration::from_secs(60));
 
@@ -283,7 +283,7 @@ async fn an_upgrade_starts_parked_jobs_and_old_events_change_nothing() {
     assert_eq!(
         actions,
         ["key.create", "plan.set"],
-        "what changed nothing is not in the log"
+        "changes without effect are not in the log"
     );
 
     // The same id with other contents is an error, and so are an unknown plan and an invalid body.
@@ -457,7 +457,7 @@ async fn an_adjustment_is_booked_once_and_limited_to_the_usage() {
     let user = weir.user("free").await;
     weir.use_up(user, "analysis", 40).await;
     let path = format!("/admin/holders/{user}/adjustments");
-    let refund = json!({ "meter": "analysis", "amount": -15, "reason": "an outage of ours" });
+    let refund = json!({ "meter": "analysis", "amount": -15, "reason": "our outage" });
     let first = backend.post(&path, "refund-1", &refund).await;
     assert_eq!((first.status.as_u16(), &first.body["used"]), (201, &json!(25)));
     let again = backend.post(&path, "refund-1", &refund).await;
@@ -480,7 +480,7 @@ async fn an_adjustment_is_booked_once_and_limited_to_the_usage() {
     let entry = &log["changes"][0];
     assert_eq!(
         (&entry["action"], &entry["reason"]),
-        (&json!("usage.adjust"), &json!("an outage of ours"))
+        (&json!("usage.adjust"), &json!("our outage"))
     );
     assert_eq!(
         (&entry["before"]["used"], &entry["after"]["used"]),
@@ -503,7 +503,7 @@ async fn an_adjustment_is_booked_once_and_limited_to_the_usage() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_usage_event_turns_up_behind_a_cursor_however_late_it_commits() {
+async fn late_commits_never_add_usage_events_before_a_cursor() {
     let weir = Weir::new().await;
     let backend = Backend::operator(&weir).await;
     let (early, late) = (weir.user("free").await, weir.user("free").await);
@@ -543,7 +543,11 @@ async fn no_usage_event_turns_up_behind_a_cursor_however_late_it_commits() {
     };
     read(&mut amounts).await;
     amounts.sort_unstable();
-    assert_eq!(amounts, [1, 2], "not yet what is after an open transaction");
+    assert_eq!(
+        amounts,
+        [1, 2],
+        "events after an open transaction are not returned yet"
+    );
     slow.commit().await.unwrap();
     weir.until("the rest", async || {
         read(&mut amounts).await;
@@ -659,7 +663,7 @@ async fn an_undecodable_path_is_refused_and_needs_a_key_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_first_submission_during_deletion_leaves_a_whole_user() {
+async fn a_first_submission_during_deletion_leaves_a_complete_user() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let holders = Holders::load(&weir.client().await).await.unwrap();
@@ -796,7 +800,7 @@ async fn deleting_a_user_includes_jobs_of_other_clients() {
     let zoe = user_of(&weir, subject).await;
     weir.begun_elsewhere(first).await;
     let cancelled = control::cancel_waiting(&mut client, "shell:test", &zoe, None).await;
-    assert_eq!(cancelled.unwrap(), 1, "not what is under way");
+    assert_eq!(cancelled.unwrap(), 1, "running jobs are not cancelled");
     weir.ended_elsewhere(first, "completed").await;
     weir.reconcile().await;
     let one = weir.insert_by_river(args, "analysis_default").await;
@@ -916,7 +920,7 @@ async fn a_usage_feed_starts_now_or_at_a_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dry_run_says_what_a_submission_would_get() {
+async fn a_dry_run_returns_the_outcome_of_a_submission() {
     let weir = Weir::new().await;
     let (backend, client) = (Backend::operator(&weir).await, weir.client().await);
     let user = weir.user("free").await;

@@ -177,7 +177,7 @@ async fn a_killed_workers_jobs_resume_within_fifteen_seconds() {
         .await
         .unwrap();
     assert_eq!(row.get::<_, i64>(0), jobs, "everything ran");
-    assert_eq!(row.get::<_, i64>(1), 0, "only what was killed ran twice");
+    assert_eq!(row.get::<_, i64>(1), 0, "only the killed job ran twice");
     assert_eq!(row.get::<_, i64>(3), jobs, "each is charged once");
     let resumed_after: f64 = row.get(2);
     println!(
@@ -218,7 +218,7 @@ async fn a_paused_process_overwrites_no_successors_attempt() {
     let _scheduler = process::spawn(&weir, "schedule");
     let mut zombie = process::spawn(&weir, "work");
     let pid = nix::unistd::Pid::from_raw(zombie.0.id().try_into().unwrap());
-    // Polled without a pause, so that it is stopped just after it has started the second one.
+    // Polls without a pause, to stop the worker just after it has started the second program.
     let started = Instant::now();
     let programs = loop {
         let programs = children(zombie.0.id());

@@ -67,7 +67,7 @@ async fn a_connection_cut_after_commit_is_found_again_by_its_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pooler_that_answers_with_an_error_after_commit_doubles_nothing() {
+async fn a_pooler_error_after_commit_creates_no_duplicates() {
     through(Cut::PoolerErrorAfterCommit).await;
     through(Cut::ShutdownAfterCommit).await;
 }
@@ -100,7 +100,7 @@ async fn a_group_with_an_unknown_outcome_is_never_repeated() {
         let jobs = weir.jobs().await;
         assert_eq!(
             jobs, 14,
-            "{cut:?}: one job per submission, whatever its caller received"
+            "{cut:?}: one job per submission, regardless of the response"
         );
         weir.end().await;
     }

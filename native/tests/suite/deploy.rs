@@ -124,7 +124,7 @@ fn every_variable_of_the_example_is_a_setting() {
 const HOME: &str = "https://github.com/weir-queue/weir";
 
 #[test]
-fn every_alert_has_its_chapter_and_every_chapter_its_alert() {
+fn every_alert_has_a_section_in_the_runbook_and_vice_versa() {
     let alerts: Value = serde_yaml_ng::from_str(&read("deploy/prometheus/alerts.yml")).unwrap();
     let rules = alerts["groups"][0]["rules"].as_array().unwrap();
     let named: BTreeSet<String> = rules

@@ -611,7 +611,7 @@ fn position(jobs: &[(i64, i64)], is_it: impl Fn(&(i64, i64)) -> bool) -> Option<
     jobs.iter().position(is_it).map(|n| n as i64)
 }
 
-/// Runs one case. Returns the number of compared steps, or `None` if the clock entered another window meanwhile.
+/// Runs one case. Returns the number of compared steps, or `None` if the clock has entered another window.
 async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<usize> {
     let minute = ours.minute().await;
     let limits = limits(rng);

@@ -345,7 +345,10 @@ async fn the_stream_of_the_lanes_contains_no_user_data() {
     assert_eq!(analysis["priority"]["queued"], 0, "{seen}");
     assert!(!seen.to_string().contains(&user.to_string()), "{seen}");
     let now = weir.get("/api/lanes", Who::User(user)).await.body;
-    assert_eq!(now["services"], seen["services"], "as a look tells it");
+    assert_eq!(
+        now["services"], seen["services"],
+        "as a query of the database shows it"
+    );
     weir.end().await;
 }
 

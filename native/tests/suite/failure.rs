@@ -402,7 +402,7 @@ async fn a_repeatedly_refused_item_splits_its_group_once() {
     let [sound, first, rest @ ..] = &cost[..] else {
         unreachable!("four rounds")
     };
-    assert!(first > sound, "what is refused is looked for by halves: {cost:?}");
+    assert!(first > sound, "refused items are found by halving: {cost:?}");
     assert!(
         rest.iter().all(|one| one == sound),
         "and is known from then on: {cost:?}"
@@ -537,13 +537,13 @@ async fn readiness_and_submissions_agree_while_the_server_is_read_only() {
     };
     read_only(true).await;
     let body = files(&[("a_test.go", GO_TESTS)]);
-    weir.until("submissions and readiness to say the same", async || {
+    weir.until("submissions and readiness to agree", async || {
         let submitted = weir.post("/api/jobs/analysis", who, &body).await.status;
         let ready = weir.get("/readyz", who).await.status;
         (submitted == 503 && ready == 503).then_some(())
     })
     .await;
-    // The server is writable again, and no connection is cut. Connections opened meanwhile are still read-only.
+    // The server is writable again, and no connection is cut. Connections opened during this time are still read-only.
     make_read_only(&weir, false).await;
     weir.until("the next submission", async || {
         (weir.post("/api/jobs/analysis", who, &body).await.status == 202).then_some(())
@@ -566,7 +566,7 @@ async fn workers_drop_connections_made_while_the_server_was_read_only() {
     // A failover does this to the open connections.
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
     admin.execute(end, &[&weir.name()]).await.unwrap();
-    // River reconnects meanwhile, at most once a second.
+    // River reconnects, at most once a second.
     tokio::time::sleep(Duration::from_secs(3)).await;
     make_read_only(&weir, false).await;
     let body = files(&[("a_test.go", GO_TESTS)]);
@@ -595,7 +595,7 @@ async fn a_stalled_connection_is_dropped_and_submissions_continue() {
     let answered = tokio::time::timeout(Duration::from_secs(30), reserver.submit(submission())).await;
     assert!(answered.expect("there is an answer").is_err());
     proxy.thaw();
-    weir.until("submissions to go on", async || {
+    weir.until("submissions to continue", async || {
         reserver.submit(submission()).await.ok()
     })
     .await;

@@ -454,7 +454,7 @@ fn a_wrong_type_is_reported_in_toml_terms() {
         assert_eq!(
             refused_file(text),
             format!(
-                "weir: the configuration has an error:\n  - weir.toml, line 1: {fault}; write [[service]], [[periodic]], \
+                "weir: the configuration has an error:\n  - weir.toml, line 1: {fault}; expected [[service]], [[periodic]], \
                  [[meter]] or [[plan]]\ncorrect them and restart\n"
             )
         );

@@ -193,7 +193,7 @@ const submit: operations["submitJob"]["parameters"]["path"] = { id: "analysis" }
 const limit: NonNullable<paths["/api/jobs"]["get"]["parameters"]["query"]>["limit"] = 20;
 const more: components["schemas"]["WantedExtension"] = { more: 1 };
 const key: NonNullable<operations["listJobs"]["parameters"]["header"]> = { "Weir-On-Behalf-Of": "anne" };
-// @ts-expect-error There is no such service parameter.
+// @ts-expect-error Unknown service parameter.
 const wrong: operations["submitJob"]["parameters"]["path"] = { service: "analysis" };
 export default { submit, limit, more, key, wrong };
 "#;

@@ -149,7 +149,7 @@ async fn refused_jobs_return_after_thirty_to_forty_seconds_with_jitter() {
     // Six or more over ten seconds. They are this close to each other once in millions of runs.
     assert!(
         last.duration_since(first).as_secs_f64() > 0.25,
-        "all come back together: {times:?}"
+        "all return at the same time: {times:?}"
     );
     let untouched = "state <> 'running' AND attempt = 0 AND errors IS NULL";
     assert_eq!(count(&client, untouched).await, 9, "a refusal costs no attempt");

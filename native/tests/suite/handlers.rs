@@ -50,7 +50,7 @@ async fn a_program_past_its_timeout_is_killed_with_its_children() {
     assert_eq!(
         weir.quota(who, "specview").await["used"],
         4,
-        "of the other job alone"
+        "only the other job was charged"
     );
     tokio::time::sleep(Duration::from_secs(4).saturating_sub(started.elapsed())).await;
     assert!(!file.exists(), "a child of the program lived on");
@@ -108,7 +108,7 @@ async fn a_panicking_handler_keeps_neither_slot_nor_quota_nor_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_oversized_output_fails_for_good_and_names_the_limit() {
+async fn an_oversized_output_fails_permanently_and_names_the_limit() {
     let weir = programs().await;
     let who = Who::User(weir.user("free").await);
     let working = weir.work().await;
@@ -274,13 +274,10 @@ async fn failed_jobs_retried_together_are_all_charged() {
         .await
         .unwrap();
     let observer = weir.client().await;
-    weir.until(
-        "those that were claimed together to ask for the one slot",
-        async || {
-            let parked = "SELECT 1 FROM quota_reservations WHERE admitted_at IS NULL";
-            observer.query(parked, &[]).await.unwrap().pop()
-        },
-    )
+    weir.until("the jobs of one claim to request the only slot", async || {
+        let parked = "SELECT 1 FROM quota_reservations WHERE admitted_at IS NULL";
+        observer.query(parked, &[]).await.unwrap().pop()
+    })
     .await;
     mended.1.notify_one();
     for id in &jobs {

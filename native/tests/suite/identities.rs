@@ -192,7 +192,7 @@ async fn a_subject_spelled_like_an_address_is_a_separate_holder() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subject_of_255_bytes_goes_all_the_way_and_a_longer_one_is_refused() {
+async fn subjects_up_to_255_bytes_are_accepted_end_to_end() {
     let weir = Weir::new().await;
     let longest: &'static str = "é'\"\\<x>%_".repeat(25).leak();
     let longest = &longest[..longest.floor_char_boundary(255)];

@@ -289,7 +289,7 @@ async fn failures_follow_the_retry_policy_unless_they_are_final() {
         second.headers["idempotency-key"]
     );
     assert_ne!(first.token, second.token);
-    // The last attempt, whatever retry it asks for.
+    // The last attempt, although it asks for a retry.
     let last = json!({ "error": "no ink", "retry_at": "2026-12-01T00:00:00Z" });
     assert_eq!(stage.report(&second, "fail", &last).await["outcome"], "discarded");
     let over = stage.weir.finished(job, who).await;

@@ -364,7 +364,7 @@ async fn a_locked_holder_does_not_delay_other_overdue_attempts() {
     lock.rollback().await.unwrap();
     stage.begun(blocked, 2).await;
     for (job, who) in [(blocked, locked), (free, other)] {
-        // Its last attempt is silent, too.
+        // Its last attempt is also silent.
         let over = stage.weir.finished(job, who).await;
         assert_eq!(
             (&over["status"], &over["charged"]),

@@ -511,7 +511,7 @@ fn show(name: &str, module: &[String]) -> String {
 }
 
 #[test]
-fn every_import_points_down() {
+fn modules_import_only_lower_layers() {
     let mut rank = BTreeMap::new();
     for (name, _, order) in CRATES {
         for module in order {
@@ -721,7 +721,7 @@ fn each_function_of_the_schema_has_a_complete_header() {
         );
         assert!(
             body.contains("SET search_path FROM CURRENT") || has(&["inlines it"]),
-            "{file} neither sets its search_path nor says why not"
+            "{file} neither sets its search_path nor explains why"
         );
     }
 }

@@ -104,7 +104,7 @@ async fn check_attempt(client: &Client, job_id: i64, started_at: &Value) {
     let (theirs, ours): (Value, jiff::Timestamp) =
         (row.get(1), started_at.as_str().unwrap().parse().unwrap());
     let theirs: jiff::Timestamp = theirs.as_str().unwrap().parse().unwrap();
-    assert_eq!(theirs, ours, "what others see is when it started, again");
+    assert_eq!(theirs, ours, "others see the start of the attempt again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -354,6 +354,6 @@ async fn a_process_without_its_lease_stops_maintenance() {
     stopped.cancel();
     reconciling.await.unwrap();
     let held = weir.count("maintenance_lease WHERE expires_at > now()").await;
-    assert_eq!(held, 0, "the lease is given back");
+    assert_eq!(held, 0, "the lease is released");
     weir.end().await;
 }

@@ -189,7 +189,7 @@ async fn cancelling_a_running_job_stops_its_program_and_frees_everything() {
 }
 
 /// Stops a worker while it works.
-async fn stops_and_gives_its_job_back(weir: Weir) {
+async fn a_stopped_worker_requeues_its_job(weir: Weir) {
     let who = Who::User(weir.user("free").await);
     let working = weir.work().await;
     let id = submit(&weir, who, "slow").await;
@@ -206,7 +206,7 @@ async fn stops_and_gives_its_job_back(weir: Weir) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_requeues_a_running_job_without_counting_the_attempt() {
-    stops_and_gives_its_job_back(programs().await).await;
+    a_stopped_worker_requeues_its_job(programs().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -215,7 +215,7 @@ async fn without_drain_time_a_running_job_is_requeued_at_once() {
         ("WEIR_CONFIG", "tests/programs.toml"),
         ("WEIR_DRAIN_TIMEOUT", "0s"),
     ];
-    stops_and_gives_its_job_back(Weir::with(&config).await).await;
+    a_stopped_worker_requeues_its_job(Weir::with(&config).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -305,9 +305,9 @@ async fn a_duplicate_reserves_nothing_and_shows_no_other_users_job() {
     assert_eq!(post(a, &body).await, (first, true));
     assert_eq!(weir.quota(a, "analysis").await["reserved"], 1);
     let (theirs, folded) = post(b, &body).await;
-    assert!(theirs != first && !folded, "another user gets a job of their own");
+    assert!(theirs != first && !folded, "another user gets a separate job");
     let (one, two) = (post(a, &plain).await, post(a, &plain).await);
-    assert!(one.0 != two.0, "what has no name is never the same");
+    assert!(one.0 != two.0, "jobs without the member never fold");
     // All at once, by both users.
     body["commit_sha"] = "def5678".into();
     let answers =

@@ -7,7 +7,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stderr,
-    reason = "a test that cannot go on fails"
+    reason = "a failed test panics"
 )]
 
 mod common;

@@ -217,7 +217,7 @@ async fn readiness_needs_a_database_and_reports_a_missing_leader() {
     ];
     assert!(
         scrape.value("weir_lane_jobs", &waiting).unwrap().is_nan(),
-        "what is not known is not zero"
+        "an unknown value is not zero"
     );
     assert_eq!(
         process.get("/healthz").await.unwrap().status,

@@ -175,7 +175,7 @@ async fn a_lane_paused_through_river_starts_nothing_until_it_is_resumed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_parked_job_cancelled_through_river_gives_its_reservation_back() {
+async fn a_parked_job_cancelled_through_river_releases_its_reservation() {
     let weir = Weir::new().await;
     let counting = Arc::new(Counting::default());
     let who = Who::User(weir.user("free").await);

@@ -1,12 +1,7 @@
 //! The documented example of `weir_ledger::reservation::reserve`: a reservation inside the caller's transaction.
 
 #[path = "../../../ledger/examples/own_transaction.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    missing_docs,
-    reason = "it is a program of its own"
-)]
+#[allow(dead_code, unreachable_pub, missing_docs, reason = "it is a separate program")]
 mod example;
 
 use crate::common::{Weir, Who};

@@ -157,7 +157,7 @@ async fn the_quotas_month_is_the_paid_month() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn usage_that_two_months_allowed_fits_into_one() {
+async fn usage_of_two_merged_months_may_exceed_one_months_limit() {
     let weir = Weir::new().await;
     let (backend, client) = (Backend::new(&weir).await, weir.client().await);
     let user = weir.user("free").await;
@@ -211,7 +211,7 @@ async fn every_paid_period_of_whole_months_has_an_anchor() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_period_that_cannot_be_paid_for_is_refused() {
+async fn invalid_paid_periods_are_refused() {
     let weir = Weir::new().await;
     let backend = Backend::new(&weir).await;
     let user = weir.user("free").await;

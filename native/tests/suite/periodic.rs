@@ -182,7 +182,7 @@ fn errors_in_periodic_jobs_are_listed() {
     std::fs::remove_file(&file).unwrap();
     let text = error.to_string();
     for fault in [
-        "there is no service \"swep\"",
+        "unknown service \"swep\"",
         "already taken",
         "invalid periodic cron expression \"at noon\"",
         "every is \"10ms\"",

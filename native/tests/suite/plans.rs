@@ -1,5 +1,5 @@
-//! The statements of the reservation and the settlement look up rows by key, whatever the planner assumes about the
-//! size of the tables.
+//! The statements of the reservation and the settlement look up rows by key, regardless of the planner's estimates of
+//! the table sizes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -157,7 +157,7 @@ async fn jobs_are_found_by_id_with_outdated_statistics() {
     let read = finished_read(&transaction).await - before;
     assert!(
         read < JOBS,
-        "telling of 10 jobs read {read} of the {JOBS} that have ended"
+        "events of 10 jobs read {read} of the {JOBS} that have ended"
     );
 
     // A slice is read once, and its jobs by their ids.

@@ -33,7 +33,7 @@ async fn submit(weir: &Weir, tier: &str, count: usize) -> Vec<Uuid> {
     users
 }
 
-/// How long each of these users' jobs waited for a worker, by the database's clock.
+/// The time that each of these users' jobs waited for a worker, by the database's clock.
 async fn waits(weir: &Weir, users: &[Uuid]) -> Vec<f64> {
     let sql = "SELECT extract(epoch FROM j.attempted_at - j.created_at)::float8 FROM submissions s \
                JOIN river_job j ON j.id = s.job_id WHERE s.user_id = ANY ($1)";
@@ -114,7 +114,7 @@ async fn prefetched_jobs_return_when_a_long_one_blocks_them() {
         let sql = format!("SELECT count(*) FROM river_job WHERE {which}");
         client.query_one(&sql, &[]).await.unwrap().get(0)
     };
-    weir.until("what was claimed ahead to go back", async || {
+    weir.until("the prefetched jobs to return", async || {
         let went_back = count("metadata ? 'snoozes'").await;
         (went_back > 0 && count("state = 'running'").await == 2).then_some(())
     })
@@ -124,7 +124,7 @@ async fn prefetched_jobs_return_when_a_long_one_blocks_them() {
     assert_eq!(
         count("metadata ? 'snoozes' AND (state <> 'available' OR attempt > 0)").await,
         0,
-        "it cost no attempt, and anybody may take it"
+        "it cost no attempt, and any worker may claim it"
     );
     assert_eq!(gate.most(), 2, "no more at once than there are workers");
 

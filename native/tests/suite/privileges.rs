@@ -98,7 +98,7 @@ async fn only_the_owner_and_two_roles_may_use_weirs_objects() {
         assert!(
             path.is_some_and(|path| path.ends_with("pg_temp"))
                 || language == "sql" && !row.get::<_, bool>("definer"),
-            "{function} has no search_path of its own that ends with pg_temp: {path:?}"
+            "{function} has no own search_path that ends with pg_temp: {path:?}"
         );
     }
     let others: Vec<String> = client

@@ -323,7 +323,7 @@ async fn a_second_stop_signal_ends_the_process_at_once() {
     let pid = nix::unistd::Pid::from_raw(i32::try_from(process.pid()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
     // Two signals count as one if both arrive before the first is handled.
-    weir.until("it to say that it stops", async || {
+    weir.until("it to log that it stops", async || {
         let mut lines = process.log().into_iter();
         lines.any(|line| line["message"] == "stopping").then_some(())
     })

@@ -124,7 +124,7 @@ async fn one_bad_submission_of_a_group_fails_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disconnected_caller_leaves_a_whole_job_or_none() {
+async fn a_disconnected_caller_leaves_a_complete_job_or_none() {
     let weir = Weir::new().await;
     let reserver = reserver(&weir);
     let user = weir.user("pro").await;
@@ -243,7 +243,7 @@ async fn an_idempotency_key_is_per_user_and_request_and_lasts_a_day() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn weirs_job_rows_equal_rivers() {
+async fn weirs_job_rows_equal_those_of_river() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     reserver(&weir).submit(submission(user, 1)).await.unwrap();

@@ -110,12 +110,12 @@ async fn one_process_reconciles_and_another_takes_over() {
         if processes.is_empty() {
             break;
         }
-        weir.until("a living process to have the duty", async || {
+        weir.until("a living process to run maintenance", async || {
             (holders().await.len() == 1).then_some(())
         })
         .await;
     }
-    weir.until("the duty to end with the last", async || {
+    weir.until("maintenance to end with the last process", async || {
         holders().await.is_empty().then_some(())
     })
     .await;
@@ -164,7 +164,7 @@ async fn thousands_of_jobs_ended_by_sql_settle_in_a_few_rounds() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let client = weir.client().await;
-    // More than that round's sweep finds, too. Parked jobs end together with the others of their holder.
+    // More than that round's sweep finds. Parked jobs end together with the others of their holder.
     many(&weir, user, "retryable", MAX_ENDED + 3000).await;
     client
         .batch_execute(
@@ -637,18 +637,20 @@ async fn a_locked_parked_job_does_not_block_other_promotions() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_users_due_jobs_delay_no_other_due_jobs() {
-    many_due_jobs_of_somebody_wait_for("SELECT 1 FROM holders WHERE holder = $1::text::uuid FOR UPDATE")
-        .await;
+    many_due_jobs_behind_a_lock_delay_no_others(
+        "SELECT 1 FROM holders WHERE holder = $1::text::uuid FOR UPDATE",
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_locked_due_jobs_delay_no_others() {
     let lock = "SELECT 1 FROM river_job WHERE args ->> 'user_id' = $1::text FOR UPDATE";
-    many_due_jobs_of_somebody_wait_for(lock).await;
+    many_due_jobs_behind_a_lock_delay_no_others(lock).await;
 }
 
-/// A user has very many due jobs, and another transaction has locked the rows that this statement selects.
-async fn many_due_jobs_of_somebody_wait_for(lock: &str) {
+/// A user has many due jobs, and another transaction has locked the rows that this statement selects.
+async fn many_due_jobs_behind_a_lock_delay_no_others(lock: &str) {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let [busy, other] = [weir.user("free").await, weir.user("free").await];
@@ -689,11 +691,11 @@ async fn a_locked_users_ended_jobs_delay_no_other_settlement() {
     let client = weir.client().await;
     let [busy, other] = [weir.user("free").await, weir.user("free").await];
     many(&weir, busy, "retryable", MAX_ENDED + 10).await;
-    // Beyond the range of one round's sweep, too.
+    // Also beyond the range of one round's sweep.
     let theirs = weir.analyse(Who::User(other), "a_test.go", GO_TESTS).await;
     let mut operator = weir.client().await;
     let open = lock_holder(&mut operator, busy).await;
-    // One query finds them, however long that takes.
+    // One query finds them, even if it takes long.
     let end = format!(
         "UPDATE river_job SET state = 'cancelled', \
                 finalized_at = now() + CASE WHEN id = {theirs} THEN interval '2 min' ELSE interval '1 min' END"

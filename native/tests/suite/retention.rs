@@ -256,7 +256,7 @@ async fn a_retried_job_is_kept_with_its_last_result() {
         .await
         .unwrap();
     let job = read(&weir, id, user).await;
-    assert_eq!(job["status"], "queued", "what River has counts");
+    assert_eq!(job["status"], "queued", "River's result counts");
     let working = weir.work().await;
     weir.all_finished().await;
     working.stop().await;

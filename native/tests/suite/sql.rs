@@ -86,7 +86,7 @@ async fn a_quota_ends_at_the_same_moment_in_sql_as_in_http() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_of_32_get_the_rest_and_the_others_leave_nothing() {
+async fn ten_of_32_submissions_fit_and_the_others_leave_no_trace() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     client
@@ -179,7 +179,7 @@ const INVALID_CALLS: &[(&str, &str)] = &[
     ),
     (
         "SELECT weir_submit('anne', 'video', '{}')",
-        "there is no service video",
+        "unknown service video",
     ),
     (
         "SELECT weir_submit('', 'analysis', '{}')",
@@ -197,7 +197,7 @@ const INVALID_CALLS: &[(&str, &str)] = &[
         "SELECT weir_submit('anne', 'specview', '{}')",
         "service specview has no default amount; pass the amount",
     ),
-    ("SELECT weir_quota('anne', 'video')", "there is no service video"),
+    ("SELECT weir_quota('anne', 'video')", "unknown service video"),
     (
         "SELECT weir_quota('', 'analysis')",
         "a subject has 1 to 255 bytes and no control characters",
@@ -570,9 +570,9 @@ async fn an_old_snapshot_does_not_slow_down_look_ups_of_accounts() {
     weir.end().await;
 }
 
-/// PostgreSQL parses and plans a function in the language SQL at each call, which takes a tenth of a millisecond,
-/// unless it can inline the function. A function in PL/pgSQL keeps its plans for the session. One without arguments is
-/// called once, when a statement is planned.
+/// Unless it can inline a function in the language SQL, PostgreSQL parses and plans it at each call. This takes a tenth
+/// of a millisecond. A function in PL/pgSQL keeps its plans for the session. One without arguments is called once, when
+/// a statement is planned.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_function_of_the_job_path_replans_at_each_call() {
     let weir = Weir::new().await;
@@ -681,7 +681,7 @@ async fn a_failure_matches_rivers_and_its_retry_gets_a_slot_when_due() {
     assert_eq!(
         state_of(&client, second).await,
         "available",
-        "the slot goes on at once"
+        "the slot is passed on at once"
     );
     let row = client
         .query_one(

@@ -111,7 +111,7 @@ async fn status_counts_running_queued_and_parked_jobs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn status_shows_what_holds_each_lane_back_and_the_leaders() {
+async fn status_shows_the_leaders_and_why_each_lane_waits() {
     let weir = Weir::with(&[]).await;
     let held_back = |lane: &str| status(&weir, &[])["held_back"]["analysis"][lane].clone();
     assert_eq!(held_back("default"), "nothing_waits");

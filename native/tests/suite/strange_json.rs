@@ -244,7 +244,7 @@ async fn any_json_is_answered_or_refused_and_the_audit_passes() {
         assert_eq!(is_missing(&outcomes), None, "{outcomes:?}");
     }
     let mut complaints = weir.complaints().await;
-    // There is no leader here, so due retries do not start.
+    // This test has no leader, so due retries do not start.
     complaints.retain(|complaint| !complaint.contains("has been due since"));
     assert!(complaints.is_empty(), "{complaints:#?}");
     drop(client);

@@ -174,7 +174,7 @@ async fn a_role_without_rights_cancels_no_running_job() {
         "{failed}"
     );
 
-    // A genuine cancellation takes effect after a forged one, too.
+    // A genuine cancellation also takes effect after a forged one.
     cancel(&weir, cancelled).await;
     working.stop().await;
     weir.is_clean().await;

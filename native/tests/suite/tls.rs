@@ -59,7 +59,7 @@ impl Impostor {
         }
     }
 
-    /// How many of the two drivers trust it with this URL's options.
+    /// The number of drivers (of two) that trust it with this URL's options.
     async fn trusted_by(&self, options: &str) -> usize {
         self.trusted.store(0, Ordering::SeqCst);
         let url = format!(

@@ -230,7 +230,7 @@ async fn an_unreachable_collector_loses_only_traces() {
     process.ready().await;
     let job = submit(&process, who).await;
     weir.finished(job, who).await;
-    weir.until("the failure to be said", async || {
+    weir.until("the failure to be logged", async || {
         let mut log = process.log().into_iter();
         log.find(|line| line["message"] == "traces could not be exported")
     })

@@ -155,12 +155,12 @@ async fn archived_usage_still_counts_and_is_in_the_file_once() {
     let (new, _) = usage_after(&client, cursor, 1000).await.unwrap();
     assert!(
         new.iter().all(|event| event.job_id.is_some()),
-        "who has read the events gets no sum of them: {new:?}"
+        "a reader of the events gets no sum of them: {new:?}"
     );
     let (all, _) = usage_after(&client, UsageCursor::default(), 1000).await.unwrap();
     assert!(
         all.iter().all(|event| event.reason.is_none()),
-        "nor does anybody else, who would bill them twice: {all:?}"
+        "nor does any other reader, which would bill them twice: {all:?}"
     );
     let shown = weir.get(&format!("/api/jobs/{job}"), Who::User(few)).await;
     assert_eq!(shown.status, 200, "{}", shown.body);

@@ -1,5 +1,5 @@
-//! Exactness of webhooks while processes are killed: no event is lost, none reports a change that did not happen, and a
-//! repeated delivery has the same id.
+//! Webhooks are exact while processes are killed. No event is lost, none reports a change that did not happen, and
+//! repeated deliveries have the same id.
 
 use std::time::Duration;
 

@@ -454,7 +454,7 @@ async fn a_change_of_plan_emits_an_event_only_if_the_plan_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_webhook_gets_its_event_types_under_the_same_id() {
+async fn webhooks_get_their_selected_events_under_the_same_id() {
     let weir = Weir::with(&SILENT).await;
     let user = weir.user("free").await;
     weir.use_up(user, "analysis", 45).await;

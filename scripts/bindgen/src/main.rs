@@ -1,7 +1,7 @@
 //! Creates `index.js` and `index_bg.wasm` from the compiled edge: `weir-bindgen COMPILED.wasm FOLDER`.
 //!
-//! This uses wasm-bindgen's library. Its command line does the same, but also has a test runner, a web server and an
-//! HTTP client, which take three times as long to build.
+//! This uses wasm-bindgen's library. Its command line does the same. But it also has a test runner, a web server and an
+//! HTTP client, and takes three times as long to build.
 
 use std::env::args_os;
 use std::error::Error;

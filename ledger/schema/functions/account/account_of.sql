@@ -12,8 +12,8 @@
 --
 -- One SELECT, not STRICT and without SET, so that the planner inlines it and computes only the columns that the caller
 -- reads. Pass no volatile expression.
--- Cost: look-ups by key: the subscription, its plan, the limits, overrides, one balance a window; with draws also the
--- index range of the grants that have something left.
+-- Cost: look-ups by key: the subscription, its plan, the limits, overrides, one balance a window. With draws, also the
+-- index range of the unused grants.
 -- Callers: weir_submit, weir_extend, check_submission, windows_with_limits; ledger/src/reservation/sql/read.sql,
 -- ledger/src/attempts/sql/reserved.sql, ledger/src/read/sql/usage.sql.
 CREATE OR REPLACE FUNCTION account_of(of_user uuid, meter text, draws boolean, at timestamptz,

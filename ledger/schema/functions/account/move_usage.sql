@@ -1,6 +1,6 @@
 -- Moves a user's usage and reservations since a moment to the billing period that starts then. Earlier ones stay in
--- their periods. Adjustments stay, too, unless their period starts later or would be left with less than nothing: then
--- all its usage moves. The caller holds the locks of the user's accounts and has changed the anchor.
+-- their periods. Adjustments also stay, unless their period starts later or its sum would become negative. Then all its
+-- usage moves. The caller holds the locks of the user's accounts and has changed the anchor.
 -- Cost: the user's usage events since a month before, and all reservations; a write for each row that moves.
 -- Callers: ledger/src/control/plan.rs.
 CREATE OR REPLACE FUNCTION move_usage(of_user uuid, since timestamptz) RETURNS void

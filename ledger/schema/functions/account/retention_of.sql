@@ -1,5 +1,5 @@
--- How long a plan keeps finished jobs; null is without end. A hundred years or more also count as without end, because
--- a time plus such an interval can be out of range.
+-- The retention of a plan's finished jobs; null keeps them indefinitely. A hundred years or more also count as without
+-- end, because a time plus such an interval can be out of range.
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
 -- Callers: ledger/src/reconciliation/sql/clean_finished.sql, ledger/src/reconciliation/sql/keep_finished.sql.

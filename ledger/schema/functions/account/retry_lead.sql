@@ -1,4 +1,4 @@
--- How long before its due time a retry asks for a slot, so that it can start on time.
+-- A retry requests a slot this long before its due time, so that it can start on time.
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
 -- Callers: fail_attempt; ledger/src/settlement/sql/release.sql.

@@ -1,4 +1,4 @@
--- How much more a window accepts; null is unlimited. Rust: policy/src/admission.rs (Allowance::remaining).
+-- The amount that a window still accepts; null is unlimited. Rust: policy/src/admission.rs (Allowance::remaining).
 --
 -- - paid: the part of used and reserved that grants pay for.
 -- - granted: what is left of the grants.

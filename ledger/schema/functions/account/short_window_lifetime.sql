@@ -1,5 +1,5 @@
--- How long after its start the balance of a window shorter than the month is kept. Maintenance then deletes it if it has
--- no reservations. Readers leave a margin of a day:
+-- The balance of a window shorter than a month is kept for this long after its start. Maintenance then deletes it if it
+-- has no reservations. Readers leave a margin of a day:
 --
 -- - account_of() sums up the usage events of a window from a day before the deletion on, when the row may be missing.
 -- - rebuild_balances.sql does not create such a row again.

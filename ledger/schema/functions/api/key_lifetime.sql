@@ -1,4 +1,4 @@
--- How long an idempotency key finds its job. After that, the same key creates another job.
+-- The lifetime of an idempotency key. After that, the same key creates another job.
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
 -- Callers: weir_submit; ledger/src/reservation/sql/earlier.sql and free_keys.sql,

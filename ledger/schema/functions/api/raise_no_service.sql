@@ -7,8 +7,8 @@ SET search_path FROM CURRENT
 AS $$
 BEGIN
     RAISE invalid_parameter_value USING
-        MESSAGE = format('there is no service %s', service),
-        HINT = format('there are %s; `weir migrate` brings those of weir.toml here',
+        MESSAGE = format('unknown service %s', service),
+        HINT = format('the services are %s; run `weir migrate` to add those of weir.toml',
                       coalesce((SELECT string_agg(s.name, ', ' ORDER BY s.name) FROM weir_services s), 'none'));
 END
 $$;

@@ -25,7 +25,7 @@ BEGIN
     IF unknown IS NOT NULL THEN
         RAISE invalid_parameter_value USING
             MESSAGE = format('unknown options: %s', unknown),
-            HINT = format('there are %s', array_to_string(known, ', '));
+            HINT = format('the options are %s', array_to_string(known, ', '));
     END IF;
     IF jsonb_typeof(options -> 'idempotency_key') NOT IN ('string', 'null')
        OR octet_length(options ->> 'idempotency_key') NOT BETWEEN 1 AND 255 THEN

@@ -12,8 +12,8 @@
 -- | `done` | `charged` is the charge |
 -- | `fenced_out` | this attempt is no longer the current one. Nothing was changed: roll back what the attempt did |
 --
--- Errors: 22023 for invalid arguments; 25000 for another isolation level than READ COMMITTED; 40001 when another
--- transaction moved the job to another holder meanwhile: run the transaction again.
+-- Errors: 22023 for invalid arguments; 25000 unless the isolation level is READ COMMITTED; 40001 when another
+-- transaction has just moved the job to another holder (retry).
 --
 -- Cost: some five updates by key. It locks the user's account until the transaction ends, so call it last.
 --

@@ -1,6 +1,6 @@
 -- Keeps the running jobs of a worker that claims with `weir_claim`. Call it every two seconds, and commit. The first
--- call or claim registers the worker. A registered worker that neither beats, claims nor reports progress for ten
--- seconds is dead: `weir schedule` makes its jobs available to others, and its attempts are fenced out.
+-- call or claim registers the worker. A registered worker without a heartbeat, a claim or a progress report for ten
+-- seconds is dead. `weir schedule` makes its jobs available to others, and its attempts are fenced out.
 --
 -- | parameter | |
 -- |---|---|

@@ -1,5 +1,5 @@
--- Trigger of quota_reservations and usage_events: fills in the period, windows and holder of a reservation or usage
--- event that another program inserts without them.
+-- Trigger of quota_reservations and usage_events. Fills in the period, windows and holder of rows that another program
+-- inserts without them.
 -- Cost: three look-ups by key a row that has no period.
 CREATE OR REPLACE FUNCTION fill_quota_row() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT

@@ -10,8 +10,8 @@ DECLARE
 BEGIN
     IF unknown IS NOT NULL THEN
         RAISE foreign_key_violation USING
-            MESSAGE = format('there is no meter %s', unknown),
-            HINT = 'the table meters has their names; `weir migrate` brings those of weir.toml there';
+            MESSAGE = format('unknown meter %s', unknown),
+            HINT = 'the table meters lists the meters; run `weir migrate` to add those of weir.toml';
     END IF;
 END
 $$;

@@ -1,6 +1,5 @@
 -- Trigger of quota_reservations: emits job.completed, job.failed and job.cancelled. A job has ended when River has
--- finalized it and its reservation is deleted: by a settlement in any language, a cancel, or reconciliation after
--- another River client.
+-- finalized it and its reservation is deleted. A settlement, a cancellation or reconciliation deletes the reservation.
 -- Cost: a scan of webhooks, a small table; with a subscriber one look-up by key and one job for each job that ended.
 CREATE OR REPLACE FUNCTION emit_job_ends() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT

@@ -1,7 +1,7 @@
--- JSON as Go's encoder writes it, for unique keys: keys in byte order, no spaces, the shortest form of numbers. depth:
--- the number of enclosing values. Rust: the crate riverqueue.
--- Errors: 22023 for more than 101 levels: those of unique_key_of's object and of its members; 22003 for a number that
--- is larger than any double.
+-- JSON in the format of Go's encoder, for unique keys: keys in byte order, no spaces, the shortest form of numbers.
+-- depth: the nesting level. Rust: the crate riverqueue.
+-- Errors: 22023 for more than 101 levels (unique_key_of's object and its members); 22003 for a number outside the range
+-- of a double.
 -- Cost: no table.
 -- Callers: unique_key_of.
 CREATE OR REPLACE FUNCTION go_json(value jsonb, depth int) RETURNS text

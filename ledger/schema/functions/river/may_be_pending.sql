@@ -1,5 +1,5 @@
 -- Whether a job may become pending: its unique key, if it has one, counts while it is pending. Otherwise another job
--- could take the key meanwhile, and then this one could not become available again.
+-- could take the key, and then this one could not become available again.
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
 -- Callers: ledger/src/attempts/sql/await_answer.sql, ledger/src/reservation/sql/late_job.sql,

@@ -1,6 +1,6 @@
--- Notifies a queue's workers of a job, as River's own clients do. Called for every job that becomes available, however
--- many others wait: an idle worker must wake up, and nothing in the database shows which workers are idle. PostgreSQL
--- sends equal notifications of one transaction once.
+-- Notifies a queue's workers of a job, as River's own clients do. Called for every job that becomes available, even if
+-- others wait. An idle worker must wake up, and the database does not show which workers are idle. PostgreSQL sends
+-- equal notifications of one transaction once.
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
 -- Callers: weir_submit, deliver, promote_parked; ledger/src/attempts/sql/requeue_lost.sql,

@@ -3,7 +3,7 @@
 -- is ledger/src/settlement/changes.rs with charge.sql, update_balances.sql and settle_draws.sql of
 -- ledger/src/settlement/sql/. Rust computes the overage and the part of grants in policy/src/admission.rs
 -- (charged_overage) and policy/src/grants.rs (charged_to_grants).
--- Errors: 40001 when another transaction moved the job to another holder meanwhile.
+-- Errors: 40001 when another transaction has just moved the job to another holder.
 -- Cost: one delete, one insert, one look-up and one write a window; two writes more for a job that drew on grants.
 -- Callers: end_reservation.
 CREATE OR REPLACE FUNCTION charge_reservation(job bigint, of_holder uuid, is_completed boolean, used bigint,

@@ -32,7 +32,7 @@ BEGIN
     ), woken AS (
         UPDATE river_job j
         SET state = 'available',
-            -- A retry gets its slot shortly before its time, and keeps the time.
+            -- A retry gets its slot shortly before its scheduled time, which does not change.
             scheduled_at = CASE WHEN j.state = 'pending' THEN greatest(j.scheduled_at, clock_timestamp())
                                 ELSE clock_timestamp() END,
             queue = queue_in_lane(j.queue, p.lane)

@@ -1,5 +1,5 @@
 -- Marks a running attempt as one with an outstanding answer, unless its cancellation was requested. Skips a unique job
--- with a key that does not count while it is pending, because another job could take the key meanwhile.
+-- with a key that does not count while it is pending, because another job could take the key.
 -- Parameters: $1 job, $2 claim, $3 seconds that the handler may be silent, $4 when the job was created. Returns
 -- no row when the attempt is over already.
 WITH attempt AS MATERIALIZED (

@@ -1,6 +1,7 @@
 -- Returns jobs to their queues that were claimed for a River client but never reached it, like the jobs of a dead
--- process. They keep their slots. The attempt did not start, so they get one more. Its number fences out a worker that
--- receives the job late after all. Capped, because a job that no client can decode would loop forever.
+-- process. They keep their slots. The lost attempt did not start, so they get an additional one. Its number fences out
+-- a worker that receives the claim late. The number of additional attempts is limited, because a job that no client can
+-- decode would loop forever.
 -- Parameters: $1 the River client, $2 jobs, $3 their claims.
 WITH free AS (
     SELECT j.id, LEAST(32767, j.max_attempts + CASE WHEN l.times < 5 THEN 1 ELSE 0 END) AS max_attempts

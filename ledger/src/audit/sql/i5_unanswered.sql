@@ -1,5 +1,5 @@
--- Jobs that hold a slot and wait without an outstanding attempt; and attempts that were not taken over although their
--- handler has reported nothing for too long.
+-- Jobs that hold a slot and wait without an outstanding attempt; and attempts that did not fail although their handler
+-- missed its deadline.
 -- Parameters: $5 seconds in addition to the ten that this may take.
 SELECT format('job %s of holder %s holds a slot without a running attempt', r.job_id, r.holder)
 FROM quota_reservations r

@@ -1,5 +1,5 @@
--- Parameters: $1 plans, $2 meters, pairwise; $3 a month, $4 a day, $5 an hour, $6 a minute, $7 slots, $8 to $11 the
--- ceilings of the four. Triggers update the tables that follow from the limits.
+-- Parameters: $1 plans, $2 meters, pairwise. $3 to $6: limits per month, day, hour and minute; $7: slots; $8 to $11:
+-- ceilings of the four limits. Triggers update the tables that follow from the limits.
 INSERT INTO plan_limits (plan_id, event_type, month, day, hour, minute, slots,
                          month_ceiling, day_ceiling, hour_ceiling, minute_ceiling)
 SELECT p.id, w.meter, w.month, w.day, w.hour, w.minute, w.slots,

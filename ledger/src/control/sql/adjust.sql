@@ -1,6 +1,6 @@
 -- Inserts a usage event without a job into the current billing period, and updates its balance.
 -- Parameters: $1 user, $2 meter, $3 amount, $4 reason. A reduction needs earlier usage, so its balance exists. An
--- operator's adjustment counts as granted, whatever the plan's limit is.
+-- operator's adjustment counts as granted, regardless of the plan's limit.
 WITH period AS (
     SELECT period_start_of($1, now()) AS start
 ), event AS (

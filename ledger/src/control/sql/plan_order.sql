@@ -2,8 +2,8 @@
 -- subscription. Null: it is applied.
 --
 -- - The end of a subscription is an event with the default plan.
--- - An event is older if a later event was applied, except for ends of other subscriptions, or if a later event of its
---   subscription is known.
+-- - An event is older if a later event was applied, or if a later event of its subscription is known. The end of
+--   another subscription does not count.
 -- - Within the same time, the end of a subscription is its last event.
 --
 -- Parameters: $1 user, $2 plan, $3 the event's time, $4 subscription or null.

@@ -1,5 +1,5 @@
 -- The relevant properties of server, database and role.
--- Parameters: $1 the schema of Weir's tables, $2 that of River's.
+-- Parameters: $1 the schema of Weir's tables, $2 the schema of River's tables.
 WITH schemas AS (
     SELECT nspname, has_schema_privilege(oid, 'USAGE') AND has_schema_privilege(oid, 'CREATE') AS may_create
     FROM pg_namespace

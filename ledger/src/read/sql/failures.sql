@@ -1,5 +1,5 @@
--- The jobs that failed for good within the last day, by kind and reason, the most frequent first. Reads the newest jobs
--- by River's index of (state, finalized_at).
+-- The jobs that failed permanently within the last day, by kind and reason, the most frequent first. Reads the newest
+-- jobs by River's index of (state, finalized_at).
 -- Parameters: $1 how many jobs to read, $2 how many reasons.
 SELECT kind, reason, count(*) AS jobs, max(id) AS newest, max(finalized_at) AS last_at,
        (sum(count(*)) OVER ())::bigint AS seen

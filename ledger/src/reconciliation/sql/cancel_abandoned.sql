@@ -1,6 +1,6 @@
--- Submitted jobs without a reservation, which nothing would wake. If the user was deleted, they are cancelled, because
--- no account pays for them. Other pending ones become available, and so reserve again. Reads a slice of the submissions
--- and looks up their reservations by key. Most have one, and cost nothing more.
+-- Handles submitted jobs without a reservation, which would never start. Cancels them if the user was deleted. Makes
+-- other pending ones available, so that they reserve again. Reads a slice of the submissions and looks up their
+-- reservations by key. Most have one, and cost nothing more.
 -- Parameters: $1 the last job of the previous slice, $2 the size of a slice. `last` is null after the last slice,
 -- `done` is the number of cancelled jobs.
 WITH slice AS MATERIALIZED (

@@ -1,5 +1,5 @@
--- Takes over jobs with a last attempt by a registered process without a heartbeat. Also takes over jobs of known kinds
--- with a last attempt by another River client, which has no heartbeat, if the attempt took longer than allowed.
+-- Takes over jobs with a last attempt by a registered process without a heartbeat. Other River clients have no
+-- heartbeat. Their jobs of known kinds are taken over when the attempt exceeds the kind's timeout.
 -- Parameters: $1 seconds without a heartbeat, $2 kinds, $3 seconds that an attempt of each may take, $4 how many at
 -- most.
 --

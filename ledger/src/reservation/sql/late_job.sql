@@ -1,5 +1,5 @@
 -- An unclaimed job or one with a current attempt, and its reservation. Locks the job's row, so that it cannot be taken
--- over meanwhile. Skips an unclaimed unique job with a key that does not count while the job is pending.
+-- over until the commit. Skips an unclaimed unique job with a key that does not count while the job is pending.
 -- `submitted_amount` is what its submission reserved, unless that was charged already.
 -- Parameters: $1 job id, $2 attempt, NULL for an unclaimed job.
 SELECT r.job_id IS NOT NULL AS has_reservation,

@@ -1,5 +1,5 @@
--- Takes the locks in the common order, in a separate statement, so that later statements read under them. skipping()
--- derives the statement that skips rows which others have locked.
+-- Takes the locks in the common order, in a separate statement, so that later statements read under them. The function
+-- skipping() derives a statement that skips locked rows.
 -- Parameters: $1 holders, $2 meters, pairwise.
 --
 -- The order and the limit find the live version of a row (see ledger/schema/tables/holders.sql). They also keep the

@@ -1,5 +1,5 @@
 -- Parks a user's other claimable jobs, as if they had been submitted through Weir, so that they cost no claims. Jobs
--- with a slot stay. The caller holds the holder's lock, so none of them is admitted meanwhile. Parameters:
+-- with a slot stay. The caller holds the holder's lock, so none of them is admitted before the commit. Parameters:
 --
 -- - $1: kinds.
 -- - $2: the user_id as the arguments have it.
@@ -8,8 +8,8 @@
 -- - $8: how many at most.
 --
 -- A retry that is not due keeps its delay. A submitted job that had ended, and that an operator retries, holds nothing
--- and reserves for itself. A unique job also stays if its key does not count while it is pending: another job could
--- take the key meanwhile, and then nothing could wake it.
+-- and reserves for itself. A unique job also stays if its key does not count while it is pending. Otherwise another job
+-- could take the key, and nothing could wake this one.
 WITH backlog AS MATERIALIZED (
     SELECT j.id
     FROM river_job j

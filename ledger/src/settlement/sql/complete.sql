@@ -1,5 +1,5 @@
--- Completes the jobs as River's JobCompleteTx does, but only for the attempt that did the work: a job that was taken
--- over stays as it is. Deletes the reservations of completed jobs. Returns one row per completed job; `holder` is null
+-- Completes the jobs as River's JobCompleteTx does, but only for the attempt that did the work. A job that was taken
+-- over does not change. Deletes the reservations of completed jobs. Returns one row per completed job; `holder` is null
 -- if it had no reservation. After a failover, an id may belong to another job, which was created at another time.
 -- Parameters:
 --

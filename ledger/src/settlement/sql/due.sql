@@ -1,5 +1,5 @@
 -- The jobs that are due to ask for a slot, the longest due first.
--- Parameters: $1 how many at most; $2 and $3 holders and event types to exclude, pairwise.
+-- Parameters: $1 how many at most; $2 and $3 holders and meters to exclude, pairwise.
 SELECT r.job_id, r.holder, r.event_type
 FROM quota_reservations r
 WHERE r.due_at <= statement_timestamp()

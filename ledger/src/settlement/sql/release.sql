@@ -2,9 +2,9 @@
 -- their quota and release their slot, as in fail_attempt().
 -- Parameters: $1 job ids.
 --
--- The jobs' rows are locked and read by the current clock. A retry that falls due meanwhile is either claimed before
--- this, and keeps its slot, or after it, and asks for one. Every row is looked up by its key, whatever the planner
--- assumes about the size of the tables.
+-- The jobs' rows are locked and read by the current clock. A retry that becomes due at the same time is either claimed
+-- before this and keeps its slot, or claimed after it and requests one. Every row is looked up by its key, regardless
+-- of the planner's estimates of the table sizes.
 WITH seen AS MATERIALIZED (
     SELECT a.job_id, j.state, j.ended, j.waits, j.scheduled_at, j.used, j.request_id
     FROM (SELECT DISTINCT id AS job_id FROM unnest($1::bigint[]) AS u (id) ORDER BY 1) a

@@ -28,7 +28,7 @@ pub(super) struct WantedAdjustment {
     /// The meter's name.
     #[schema(min_length = 1)]
     meter: String,
-    /// The amount to add. A negative amount is given back. Not 0.
+    /// The amount to add. A negative amount is a refund. Not 0.
     #[schema(minimum = -999_999_999_999_999_i64, maximum = 999_999_999_999_999_i64)]
     amount: i64,
     /// The reason, for the log and for billing.
@@ -45,7 +45,7 @@ pub(super) struct AdjustmentView {
     used: i64,
 }
 
-/// Adds to the usage of the current billing period, or gives some back.
+/// Adds to the usage of the current billing period, or refunds some of it.
 ///
 /// The correction appears in the usage events. The same `Idempotency-Key` books once.
 #[utoipa::path(
@@ -62,7 +62,7 @@ pub(super) struct AdjustmentView {
         (status = 200, body = NotApplied, description = "The user was deleted"),
         (status = 201, body = AdjustmentView, description = "The adjustment is booked"),
         NoKey, LacksScope,
-        (status = 404, body = ProblemDetails, description = "There is no such meter", content_type = "application/problem+json"),
+        (status = 404, body = ProblemDetails, description = "Unknown meter", content_type = "application/problem+json"),
         AlreadyUsed, InvalidBody, Unavailable,
     )
 )]
@@ -132,7 +132,7 @@ pub(super) struct WantedAmount {
         (status = 200, body = NotApplied, description = "The user was deleted"),
         (status = 201, body = GrantView, description = "The grant is booked"),
         NoKey, LacksScope,
-        (status = 404, body = ProblemDetails, description = "There is no such meter", content_type = "application/problem+json"),
+        (status = 404, body = ProblemDetails, description = "Unknown meter", content_type = "application/problem+json"),
         AlreadyUsed, InvalidBody, Unavailable,
     )
 )]

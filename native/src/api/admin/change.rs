@@ -64,9 +64,9 @@ impl WantedPlan {
 
 /// Sets the plan of a holder.
 ///
-/// Creates the holder if Weir has never seen it. The same event has an effect once. An older event has none, and neither
-/// has the end of a subscription that another one superseded. Of events of the same second, those of the same
-/// subscription end with its end, and the end of another subscription comes first.
+/// Creates an unknown holder. A repeated event has no effect. The same applies to an older event, and to the end of a
+/// superseded subscription. Among events of the same second, the end of another subscription is applied first, and the
+/// end of the same subscription last.
 #[utoipa::path(
     put,
     path = "/admin/holders/{subject}/plan",
@@ -140,7 +140,7 @@ pub(super) struct WantedOverride {
     responses(
         (status = 200, body = Changed, description = "The holder, or why nothing changed"),
         NoKey, LacksScope,
-        (status = 404, body = ProblemDetails, description = "There is no such meter", content_type = "application/problem+json"),
+        (status = 404, body = ProblemDetails, description = "Unknown meter", content_type = "application/problem+json"),
         InvalidBody, Unavailable,
     )
 )]
@@ -179,7 +179,7 @@ pub(super) async fn put_override(
     responses(
         (status = 200, body = Changed, description = "The holder, or why nothing changed"),
         NoKey, LacksScope,
-        (status = 404, body = ProblemDetails, description = "There is no such meter", content_type = "application/problem+json"),
+        (status = 404, body = ProblemDetails, description = "Unknown meter", content_type = "application/problem+json"),
         Unavailable,
     )
 )]

@@ -24,7 +24,7 @@ use super::super::state::Api;
 use super::request::{self, Names};
 use crate::config::Settings;
 
-/// How many of the newest jobs are shown.
+/// The number of newest jobs to show.
 const JOBS: i64 = 20;
 
 /// A holder.

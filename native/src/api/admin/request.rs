@@ -37,7 +37,7 @@ pub(super) fn user(api: &Api, subject: &str) -> Result<User, ApiError> {
     Ok(User::of(api.holders, subject))
 }
 
-/// The body, whatever its content type.
+/// The body, of any content type.
 pub(super) fn body<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, ApiError> {
     let body = body.map_err(|_| ApiError::TooLarge)?;
     serde_json::from_slice(&body)

@@ -49,7 +49,7 @@ pub(super) struct PeriodView {
     used: i64,
     /// The amount reserved by unfinished jobs.
     reserved: i64,
-    /// How much of both is paid from grants.
+    /// The part of both that is paid from grants.
     from_grants: i64,
 }
 

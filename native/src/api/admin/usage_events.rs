@@ -39,7 +39,7 @@ pub(super) struct UsageEvents {
     next: String,
 }
 
-/// A usage event as a CloudEvent (1.0). The same event has the same `id`, however often it is read.
+/// A usage event as a CloudEvent (1.0). An event has the same `id` each time it is read.
 #[derive(Serialize, ToSchema)]
 pub struct CloudEvent {
     #[schema(example = "1.0")]
@@ -61,11 +61,11 @@ pub struct CloudEvent {
 #[derive(Serialize, ToSchema)]
 pub(super) struct UsageData {
     meter: String,
-    /// A negative amount is given back.
+    /// A negative amount is a refund.
     amount: i64,
-    /// How much of it was paid from grants.
+    /// The part that was paid from grants.
     from_grants: i64,
-    /// How much of it exceeded a soft limit when the job was accepted.
+    /// The part that exceeded a soft limit when the job was accepted.
     overage: i64,
     /// Null for an adjustment.
     job_id: Option<i64>,

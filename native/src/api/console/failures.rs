@@ -11,10 +11,10 @@ use super::super::state::Api;
 use super::page::{self, ConsoleError, Entry};
 use crate::status::number;
 
-/// How many jobs are read, the most recent failures first.
+/// The maximum number of jobs to read, the most recent failures first.
 const JOBS: i64 = 10_000;
 
-/// How many reasons are shown.
+/// The maximum number of reasons to show.
 const REASONS: i64 = 100;
 
 pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Html<String>, ConsoleError> {
@@ -38,7 +38,7 @@ pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Html<String>, Co
     let columns = ["service", "reason", "jobs", "newest job", "last at"];
     let body = html! {
         p.soft {
-            "Jobs that failed for good within the last day, by service and the first line of their last error. "
+            "Jobs that failed permanently within the last day, by service and the first line of their last error. "
             "Only the last " (JOBS) " are read, and the " (REASONS) " most frequent reasons are shown."
             @if seen == JOBS { " " strong { "There are more. The counts cover the last " (JOBS) "." } }
         }

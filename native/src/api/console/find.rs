@@ -20,7 +20,7 @@ use weir_policy::subject::{self, Subject};
 /// The longest search text.
 const MAX_INPUT: usize = subject::MAX_BYTES;
 
-/// How many jobs of one request are shown. A request submits one job, but its id may be sent again.
+/// The maximum number of jobs to show for one request. A request submits one job, but its id may be sent again.
 const MAX_FOUND: i64 = 20;
 
 #[derive(Deserialize)]

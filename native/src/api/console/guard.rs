@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_this_machine_are_its_names() {
+    fn only_this_machines_host_names_are_accepted() {
         for (host, is_ours) in [
             ("localhost", true),
             ("LOCALHOST:8080", true),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapped_loopback_address_is_local_and_any_other_is_not() {
+    fn only_loopback_addresses_are_local() {
         for (address, local) in [
             ("127.0.0.1", true),
             ("::1", true),

@@ -23,7 +23,7 @@ use super::super::state::Api;
 use super::page::{self, ConsoleError, Entry};
 use crate::status::{duration, number};
 
-/// How many of its jobs are shown.
+/// The maximum number of its jobs to show.
 const JOBS: i64 = 50;
 
 /// The database's data about a holder.

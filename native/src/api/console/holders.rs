@@ -13,7 +13,7 @@ use super::super::state::Api;
 use super::page::{self, ConsoleError, Entry};
 use crate::status::{duration, number};
 
-/// How many are shown.
+/// The maximum number of holders to show.
 const MAX_SHOWN: i64 = 50;
 
 #[derive(Default, Deserialize)]

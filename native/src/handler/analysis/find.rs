@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn more_tests_than_an_output_may_have_are_an_error_and_not_memory() {
+    fn too_many_tests_are_an_error_and_use_bounded_memory() {
         let many = "it('a', () => {});\n".repeat(100);
         assert_eq!(find("a.test.ts", &many, 1000).ok().unwrap().len(), 100);
         assert!(find("a.test.ts", &many, 999).is_err());
@@ -213,7 +213,7 @@ func helper() {}
     }
 
     #[test]
-    fn python_tests_carry_their_class() {
+    fn python_tests_include_their_class() {
         let source = "\
 import pytest
 
@@ -237,7 +237,7 @@ def helper():
     }
 
     #[test]
-    fn javascript_tests_carry_the_suites_around_them() {
+    fn javascript_tests_include_their_suites() {
         let source = "\
 describe('cart', () => {
   describe(\"when empty\", () => {

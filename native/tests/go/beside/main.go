@@ -35,7 +35,7 @@ func (worker) Work(context.Context, *river.Job[anything]) error { return nil }
 
 func main() {
 	url := flag.String("url", "", "the database")
-	schema := flag.String("schema", "", "River's schema; where search_path leads unless told")
+	schema := flag.String("schema", "", "River's schema; default: the first schema in search_path")
 	rescueAfter := flag.Duration("rescue-after", time.Hour, "a job that runs for longer is stuck")
 	known := flag.String("kinds", "", "kinds of Weir's that this client knows, comma separated")
 	flag.Parse()

@@ -54,7 +54,7 @@ pub async fn holders_over_their_slots(client: &Client, slots: &HashMap<Uuid, i64
         .collect()
 }
 
-/// How long a slot is free until the next job of the same holder starts, in milliseconds by the database's clock.
+/// The time that a slot is free until the same holder's next job starts, in milliseconds by the database's clock.
 /// Includes holders with one slot, and with jobs that all succeed at once. Ignores jobs that ended in the first
 /// seconds.
 pub async fn wakes(

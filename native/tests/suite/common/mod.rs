@@ -42,8 +42,8 @@ pub const PLANS: [&str; 4] = ["free", "pro", "pro_plus", "enterprise"];
 
 pub const EDGE_SECRET: &str = "a secret of the edge that only tests use";
 
-/// How often a test checks a condition: for about 25 s, which is less than a snooze. On a busy machine, each check
-/// takes longer, too.
+/// The number of times that a test checks a condition: for about 25 s, which is less than a snooze. On a busy machine,
+/// each check also takes longer.
 const PATIENCE: u32 = 1000;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
 
@@ -218,7 +218,7 @@ impl Weir {
         let known = plans::ensure_user(&self.client().await, user, tier)
             .await
             .unwrap();
-        assert!(known, "there is no plan {tier}");
+        assert!(known, "unknown plan {tier}");
         user
     }
 

@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 use riverqueue::migrate::{Direction, MigrateOpts, PostgresMigrator};
 use tokio_postgres::Client;
 
-/// A product's tables, some of them with the names of Weir's.
+/// A product's tables, some of them with the same names as Weir's tables.
 pub const THEIR_TABLES: &str = "\
     CREATE TABLE users (id bigint PRIMARY KEY, email text UNIQUE); \
     CREATE TABLE subscriptions (id bigint PRIMARY KEY, user_id bigint REFERENCES users, updated_at timestamptz); \

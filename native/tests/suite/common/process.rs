@@ -106,7 +106,7 @@ impl Process {
         self.ask(method, path, &headers, body).await.unwrap()
     }
 
-    /// How long the process took to report that it is ready.
+    /// The time until the process reported that it is ready.
     pub async fn ready(&self) -> Duration {
         let started = Instant::now();
         for _ in 0..1500 {
@@ -218,9 +218,9 @@ pub fn command(weir: &Weir, arguments: &[&str]) -> Command {
     command
 }
 
-/// A free port that no other test of this run gets, as in `tests/harness/ports.ts`: claimed by a file, and below the
-/// system's range for outgoing connections. Otherwise, another process could take a port that is free now before the
-/// process under test opens it.
+/// A free port that no other test of this run gets, as in `tests/harness/ports.ts`. A file claims it, and it is below
+/// the system's range for outgoing connections. Otherwise, another process could take a port that is free now before
+/// the process under test opens it.
 pub fn free_port() -> u16 {
     let folder = std::env::var_os("WEIR_TEST_FOLDER").map(PathBuf::from);
     let claims = folder.map(|folder| folder.join("ports"));

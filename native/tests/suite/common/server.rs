@@ -31,7 +31,9 @@ impl Server {
         let identity = geteuid().is_root().then(|| {
             let users = ["postgres", "nobody"].into_iter();
             let mut users = users.filter_map(|name| User::from_name(name).ok().flatten());
-            users.next().expect("neither a user postgres nor a user nobody")
+            users
+                .next()
+                .expect("no unprivileged user exists, such as postgres")
         });
         let own = |path: &Path| {
             if let Some(user) = &identity {
