@@ -1,6 +1,6 @@
-/** A heading, paragraph, list item, table cell or name, with the line it starts on. */
+/** A heading, paragraph, list item, table cell, message or name, with the line it starts on. */
 export interface Passage {
-  kind: "prose" | "heading" | "name";
+  kind: "prose" | "heading" | "message" | "name";
   text: string;
   line: number;
 }
@@ -9,7 +9,8 @@ export interface Passage {
 export function passagesOf(file: string, text: string): Passage[] {
   const lines = text.split("\n");
   const language = languageOf(file, lines[0] ?? "");
-  if (!language) return file.endsWith("grafana/weir.json") ? values(text, /"(?:title|description)": "(.+)"/g) : [];
+  if (!language)
+    return file.endsWith("grafana/weir.json") ? values(text, /"(?:title|description|content)": "(.+)"/g) : [];
   if (language === "markdown") return markdown(lines, 1);
   return [...comments(lines, language), ...messages(file, text), ...names(text)];
 }
@@ -82,7 +83,7 @@ function markdown(lines: string[], firstLine: number): Passage[] {
 function cells(row: string, next: string, line: number): Passage[] {
   const isRule = (text: string): boolean => /^[\s|:-]+$/.test(text) && text.includes("-");
   if (isRule(row)) return [];
-  const kind = isRule(next) ? "heading" : "prose";
+  const kind = isRule(next) ? "heading" : "message";
   const texts = row.split(/(?<!\\)\|/).map((text) => text.trim());
   return texts.filter(Boolean).map((text) => ({ kind, text, line }));
 }
@@ -127,40 +128,81 @@ function isSetting(text: string): boolean {
 
 const rustString = /(?<![r#'\\\w])"((?:\\[\s\S]|[^"\\])*)"/g;
 const scriptString = /(["`])((?:\\[\s\S]|(?!\1)[^\\])*)\1/g;
+const goString = /"((?:\\.|[^"\\\n])*)"/g;
+const pythonString = /(?<!")"((?:\\[\s\S]|[^"\\\n])+)"(?!")|(?<=""")([\s\S]*?)(?=""")/g;
+const sqlString = /'((?:''|[^'])*)'/g;
 
-/** The texts that a program shows: its string literals of three words or more, except SQL and code. */
+/** Programs that the tests run, and documents that they send: their texts imitate other software. */
+const fixture = /(?:^|\/)(?:generators|strange\w*|generated_\w+)(?:\.rs|\/)/;
+
+/**
+ * The texts that a program shows: its string literals of three words or more, except SQL and code. In tests and
+ * benchmarks, the reasons of assertions and the names of steps are also such texts.
+ */
 function messages(file: string, text: string): Passage[] {
   if (/\.ya?ml$/.test(file)) return values(text, /^\s*(?:summary|description): "?(.+?)"?$/gm);
-  if (/(?:^|\/)(?:tests|bench|fuzz)\/|\.test\.|\/prose\//.test(file)) return [];
+  if (/^(?:fuzz|scripts\/lib\/prose)\/|\/prose\.test\.ts$/.test(file) || fixture.test(file)) return [];
+  if (file.endsWith(".sql")) return described(text);
   const code = text.replace(/^\s*(?:\/\/|\*|\/\*).*$/gm, (line) => line.replace(/["`]/g, " "));
-  if (file.endsWith(".rs")) return literals((code.split("#[cfg(test)]\nmod ")[0] ?? "").matchAll(rustString), text);
+  if (file.endsWith(".rs")) return literals(code.matchAll(rustString), text);
   if (/\.(?:ts|mjs)$/.test(file) && !file.endsWith(".d.ts")) return literals(code.matchAll(scriptString), text);
+  if (file.endsWith(".go")) return literals(code.matchAll(goString), text);
+  if (file.endsWith(".py")) return literals(text.replace(/#.*$/gm, "").matchAll(pythonString), text);
   return [];
+}
+
+/** The messages and hints of RAISE statements, and the descriptions of tables and columns. */
+function described(text: string): Passage[] {
+  const statements = text.matchAll(/\b(RAISE|COMMENT ON)\s(?:'(?:''|[^'])*'|[^;'])*;/g);
+  return [...statements].flatMap((statement) =>
+    literals(statement[0].matchAll(sqlString), statement[0]).map((passage) => ({
+      kind: statement[1] === "RAISE" ? passage.kind : "prose",
+      text: passage.text.replace(/''/g, "'").replace(/%[sLI]?/g, "X"),
+      line: passage.line + lineOf(text, statement.index) - 1,
+    })),
+  );
 }
 
 function literals(found: Iterable<RegExpMatchArray>, text: string): Passage[] {
   const passages = [...found].map((match) => ({
-    kind: "prose" as const,
+    kind: "message" as const,
     text: (match[2] ?? match[1] ?? "")
       .replace(/\\\n\s*/g, "")
       .replace(/\\n/g, "\n")
+      .replace(/\\(["'`])/g, "$1")
       .replace(/\$?\{[^}]*\}/g, "X"),
     line: lineOf(text, match.index ?? 0),
   }));
   return passages.flatMap(({ text, line }) => {
-    if (/[<>{}=|]|;$/m.test(text.replace(/`[^`]*`/g, "")) || (text.match(/\p{L}{2,}/gu) ?? []).length < 3) return [];
-    if (/^\s*(?:SELECT|INSERT|UPDATE|DELETE|WITH|SET|COPY|CREATE|ALTER|DROP|GRANT|LOCK|CALL|[a-z]+=)\b/.test(text))
-      return [];
-    return markdown(text.split("\n"), line);
+    const words = text
+      .replace(/`[^`]*`/g, "")
+      .split(/\s+/)
+      .filter((word) => /\p{L}{2}/u.test(word));
+    if (words.length < 3 || isCode(text)) return [];
+    return markdown(text.split("\n"), line).map((passage) => ({ ...passage, kind: "message" as const }));
   });
 }
 
+const sqlStart =
+  /^\s*\(?\s*(?:SELECT|INSERT|UPDATE|DELETE|WITH|SET|COPY|CREATE|ALTER|DROP|GRANT|REVOKE|LOCK|CALL|TRUNCATE|MERGE|DO|BEGIN|COMMIT|VACUUM|ANALYZE|EXPLAIN|REASSIGN|VALUES|FROM|WHERE|AND|ORDER|JOIN|RETURNING|RESET|REINDEX|LISTEN|NOTIFY|PREPARE|DECLARE|RAISE|ON|HAVING|TABLE|COMMENT)\b/;
+
+/** SQL, PromQL, a shell command, markup, a header or a line of a configuration. */
+function isCode(text: string): boolean {
+  const plain = text.replace(/`[^`]*`/g, "");
+  return (
+    sqlStart.test(text) ||
+    /<\/?[a-z!][^>]*>|[{}]|=>|\w=\S|[\w)\]] (?:==?|!=|<=|>=|<>|\|\|) |^\s*[\w.-]+ = |;\s*$|::\w+|^[a-z]+=|\b(?:AND|OR|NULL|COALESCE)\b/m.test(
+      plain,
+    ) ||
+    /^[\w-]+: \S+$|^\S+\/\S+ \S+$|^-/.test(plain.trim())
+  );
+}
+
 function values(text: string, pattern: RegExp): Passage[] {
-  return [...text.matchAll(pattern)].map((match) => ({
-    kind: "prose",
-    text: (match[1] ?? "").replace(/\{\{.*?\}\}/g, "X"),
-    line: lineOf(text, match.index),
-  }));
+  return [...text.matchAll(pattern)].flatMap((match) => {
+    const value = (match[1] ?? "").replace(/\{\{.*?\}\}/g, "X").replace(/\\n/g, "\n");
+    return markdown(value.split("\n"), 1).map((passage) => ({ ...passage, line: lineOf(text, match.index) }));
+  });
 }
 
 function lineOf(text: string, index: number): number {

@@ -7,7 +7,7 @@ export interface Finding {
   text: string;
 }
 
-const mostWords = 30;
+const mostWords = 25;
 const longestName = 70;
 
 /** Words and phrases that a native writer would not use here. `\s+` because a line may end between two words. */
@@ -23,22 +23,59 @@ const phrases: Record<string, RegExp> = {
   "in vain": /\bin\s+vain\b/i,
   "of its own": /\bof\s+(?:its|their|his|her|your|our|one's)\s+own\b/i,
   "is looked for": /\b(?:is|are|was|were|be|been|being)\s+(?:looked|waited|asked)\s+for\b/i,
+  "there is no": /^\W*There\s+(?:is|are)\s+no\b/i,
+  "how long as statement": /^\W*How\s+(?:long|many|much|often|far)\b(?!.*\?\W*$)/s,
+  "give back, take back": /\b(?:give[ns]?|giving|gave|take[ns]?|taking|took)\s+(?:\w+\s+){0,3}back\b/i,
+  "could not be made": /\bcould\s+not\s+be\s+made\b/i,
+  "event type": /\bevent\s+types?\b/i,
+  duty: /\bdut(?:y|ies)\b/i,
+  meanwhile: /\bmeanwhile\b/i,
+  ", too": /,\s+too\b(?!\s+(?:many|few|much|little|large|small|long|short|late|early|often)\b)/i,
+  "of theirs": /(?<!\binstead\s+)\bof\s+(?:River's|Weir's|Cloudflare's|PostgreSQL's|theirs|ours|yours|mine)\b(?!\s+\w)/,
+  "whatever, however many":
+    /,\s+(?:whatever|however\s+(?:many|much|long|often|far|late))\b|\b(?:same|time)\s+whatever\b/i,
+  "one after the other": /\bone\s+after\s+the\s+other\b/i,
+  "for good": /\bfor\s+good\b/i,
+  "come to at most": /\bcomes?\s+to\s+at\s+most\b/i,
+  "go on": /\b(?:go|goes|going|went|gone)\s+on\b/i,
 };
+
+/** A heading names a topic, so "What it costs" and "How long jobs stay" are good ones. */
+const topics = new Set(["relative clause as subject", "how long as statement"]);
 
 export const ruleNames = [...Object.keys(phrases), "long sentence", "long name"];
 
 export function findingsIn({ kind, text, line }: Passage): Finding[] {
-  if (kind === "name") return text.length > longestName ? [{ rule: "long name", line, text }] : [];
+  if (kind === "name") return findingsInName(text, line);
   const findings: Finding[] = [];
   for (const { plain, original, offset } of sentencesOf(text)) {
-    const found = Object.entries(phrases).filter(([, pattern]) => pattern.test(plain));
-    // A heading names a topic, so "What it costs" is a good one.
-    const rules = found.map(([rule]) => rule).filter((rule) => kind !== "heading" || !rule.startsWith("relative"));
-    if (wordsIn(plain) > mostWords) rules.push("long sentence");
+    const rules = rulesIn(plain).filter((rule) => kind !== "heading" || !topics.has(rule));
+    if (longestClause(kind, plain) > mostWords) rules.push("long sentence");
     const at = line + text.slice(0, offset).split("\n").length - 1;
     for (const rule of rules) findings.push({ rule, line: at, text: original.trim().replace(/\s+/g, " ") });
   }
   return findings;
+}
+
+/** A name of four words or more, such as a test's, is read as a sentence. */
+function findingsInName(text: string, line: number): Finding[] {
+  const sentence = /^\w+$/.test(text) ? text.replace(/_/g, " ").replace(/^\w/, (first) => first.toUpperCase()) : text;
+  const rules = wordsIn(sentence) < 4 ? [] : rulesIn(sentence);
+  if (text.length > longestName) rules.push("long name");
+  return rules.map((rule) => ({ rule, line, text }));
+}
+
+function rulesIn(sentence: string): string[] {
+  return Object.entries(phrases)
+    .filter(([, pattern]) => pattern.test(sentence))
+    .map(([rule]) => rule);
+}
+
+/** The words of the longest clause. A message may have a hint after a semicolon, and a list in parentheses. */
+function longestClause(kind: Passage["kind"], plain: string): number {
+  const clauses = (kind === "message" ? plain.replace(/\([^()]*\)/g, "") : plain).split(/;| · /);
+  const isList = kind === "message" || clauses.length > 2;
+  return isList ? Math.max(...clauses.map(wordsIn)) : wordsIn(plain);
 }
 
 export function wordsIn(plain: string): number {
@@ -70,5 +107,5 @@ function withoutMarkup(text: string): string {
     .replace(/\]\([^)\s]*\)|\](?:\[[^\]]*\])?/g, blank)
     .replace(/<https?:[^>]*>|https?:\/\/\S+|\b[\w./-]+\.(?:md|mjs|ts|rs)\b/g, word)
     .replace(/<\/?[a-z][^>]*>/gi, blank)
-    .replace(/[*_]{1,2}(?=\S)|(?<=\S)[*_]{1,2}/g, blank);
+    .replace(/\*{1,2}(?=\S)|(?<=\S)\*{1,2}|(?<!\w)_{1,2}(?=\S)|(?<=\S)_{1,2}(?!\w)/g, blank);
 }
