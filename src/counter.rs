@@ -136,12 +136,12 @@ impl AddressCounter {
     pub fn alarm(&self) -> Result<JsValue, JsValue> {
         self.alarm_at.set(0);
         let now = clock::now_ms();
-        let over_at = {
+        let last_end = {
             let mut counters = self.counters.borrow_mut();
             counters.prune(now);
-            counters.over_at()
+            counters.last_end()
         };
-        let Some(over_at) = over_at else {
+        let Some(last_end) = last_end else {
             self.dirty.set(false);
             return Ok(self.state.storage().as_raw().delete_all()?.into());
         };
@@ -152,11 +152,11 @@ impl AddressCounter {
         }
         // While requests keep coming, the next alarm will be needed too. Set here, it saves a request from setting it.
         let busy = now < self.last_admitted_ms.get() + ALARM_DELAY_MS / 2;
-        if was_needed && busy && now + ALARM_DELAY_MS < over_at {
+        if was_needed && busy && now + ALARM_DELAY_MS < last_end {
             self.set_alarm(now + ALARM_DELAY_MS);
             self.budget.borrow_mut().spend(1);
         } else {
-            self.set_alarm(over_at);
+            self.set_alarm(last_end);
         }
         Ok(JsValue::UNDEFINED)
     }

@@ -130,9 +130,9 @@ struct Exact<'a> {
 }
 
 impl Exact<'_> {
-    fn named(&self, place: usize) -> Option<NamedLimits> {
+    fn named(&self, index: usize) -> Option<NamedLimits> {
         let (address, prefix) = self.names;
-        let limits = *self.limits.get(place)?;
+        let limits = *self.limits.get(index)?;
         Some(NamedLimits {
             address,
             prefix,
@@ -141,8 +141,8 @@ impl Exact<'_> {
     }
 
     /// The key under which the isolate remembers a limit.
-    fn remembered(&self, place: usize, key: AddressKey) -> Remembered {
-        (self.group, place, key)
+    fn remembered(&self, index: usize, key: AddressKey) -> Remembered {
+        (self.group, index, key)
     }
 }
 
@@ -233,9 +233,9 @@ async fn exact(
     let Some(unknown) = unknown else {
         return RateLimitDecision::Unavailable;
     };
-    let denied = (0..limits.limits.len()).find_map(|place| {
-        let denial = cached_denial(limits, place, key, now)?;
-        Some(limits.named(place)?.status(denial))
+    let denied = (0..limits.limits.len()).find_map(|index| {
+        let denial = cached_denial(limits, index, key, now)?;
+        Some(limits.named(index)?.status(denial))
     });
     if let Some(status) = denied {
         return RateLimitDecision::Denied(status);
@@ -252,7 +252,7 @@ async fn exact(
     let known = ADDRESSES.with_borrow(|cache| cache.known_usage(limits.remembered(0, key), now));
     match ask_counter(context, request, limits.group, key, known.filter(|_| is_only)).await {
         Ok(decided) => {
-            let Some(named) = limits.named(decided.place) else {
+            let Some(named) = limits.named(decided.index) else {
                 return RateLimitDecision::Unavailable;
             };
             // Uses the time before the call, so that a denial is forgotten too early rather than remembered too long.
@@ -271,10 +271,10 @@ async fn exact(
     }
 }
 
-fn cached_denial(limits: &Exact<'_>, place: usize, key: AddressKey, now: u64) -> Option<ScopedResult> {
-    let by_address = ADDRESSES.with_borrow(|cache| cache.denial(limits.remembered(place, key), now));
+fn cached_denial(limits: &Exact<'_>, index: usize, key: AddressKey, now: u64) -> Option<ScopedResult> {
+    let by_address = ADDRESSES.with_borrow(|cache| cache.denial(limits.remembered(index, key), now));
     let by_prefix =
-        || PREFIXES.with_borrow(|cache| cache.denial(limits.remembered(place, key.prefix()?), now));
+        || PREFIXES.with_borrow(|cache| cache.denial(limits.remembered(index, key.prefix()?), now));
     let scoped = |scope| move |result| ScopedResult { scope, result };
     by_address
         .map(scoped(Scope::Address))
@@ -282,14 +282,14 @@ fn cached_denial(limits: &Exact<'_>, place: usize, key: AddressKey, now: u64) ->
 }
 
 fn remember(exact: &Exact<'_>, key: AddressKey, decided: &SetResult, limits: &Limits, now: u64) {
-    let SetResult { place, scoped } = decided;
+    let SetResult { index, scoped } = decided;
     let limit = limits.policy(scoped.scope).limit;
     let (cache, key) = match (scoped.scope, key.prefix()) {
         (Scope::Prefix, Some(prefix)) => (&PREFIXES, prefix),
         _ => (&ADDRESSES, key),
     };
     cache.with_borrow_mut(|cache| {
-        cache.remember(exact.remembered(*place, key), &scoped.result, limit, now);
+        cache.remember(exact.remembered(*index, key), &scoped.result, limit, now);
     });
 }
 

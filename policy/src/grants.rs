@@ -31,20 +31,20 @@ pub struct Draw {
 pub fn draw(grants: &mut [Grant], amount: i64) -> Option<Vec<Draw>> {
     let mut order: Vec<usize> = (0..grants.len()).collect();
     // Grants without an expiry come last.
-    order.sort_by_key(|&place| {
-        let grant = &grants[place];
+    order.sort_by_key(|&index| {
+        let grant = &grants[index];
         (
             grant.expires_at.is_none(),
             grant.expires_at,
             grant.created_at,
-            place,
+            index,
         )
     });
     let (mut wanted, mut draws) = (amount.max(0), Vec::new());
-    for place in order {
-        let amount = wanted.min(grants[place].left.max(0));
+    for index in order {
+        let amount = wanted.min(grants[index].left.max(0));
         if amount > 0 {
-            draws.push(Draw { grant: place, amount });
+            draws.push(Draw { grant: index, amount });
             wanted -= amount;
         }
     }
@@ -119,16 +119,16 @@ mod tests {
             match draw(&mut after, amount) {
                 Some(draws) => {
                     prop_assert_eq!(draws.iter().map(|one| one.amount).sum::<i64>(), amount);
-                    for (place, grant) in after.iter().enumerate() {
+                    for (index, grant) in after.iter().enumerate() {
                         let taken: i64 =
-                            draws.iter().filter(|one| one.grant == place).map(|one| one.amount).sum();
-                        prop_assert_eq!(grant.left + taken, before[place].left);
+                            draws.iter().filter(|one| one.grant == index).map(|one| one.amount).sum();
+                        prop_assert_eq!(grant.left + taken, before[index].left);
                         prop_assert!(grant.left >= 0);
                     }
                     // A later grant is drawn on only when the earlier ones are used up.
                     for pair in draws.windows(2) {
                         prop_assert_eq!(after[pair[0].grant].left, 0);
-                        let ends = |place: usize| after[place].expires_at.unwrap_or(i64::MAX);
+                        let ends = |index: usize| after[index].expires_at.unwrap_or(i64::MAX);
                         prop_assert!(ends(pair[0].grant) <= ends(pair[1].grant));
                     }
                 }

@@ -19,29 +19,29 @@ pub struct LimitSet(Vec<(Limits, PrefixCounters)>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetResult {
     /// The index of the limit in the set.
-    pub place: usize,
+    pub index: usize,
     /// Its result.
     pub scoped: ScopedResult,
 }
 
 /// The factor of the limit's index in a packed result: above the bits of [`ScopedResult::pack`].
-const PLACE: u64 = 1 << 49;
+const INDEX_FACTOR: u64 = 1 << 49;
 
 impl SetResult {
     /// The result as one number that a double represents exactly; see [`ScopedResult::pack`].
     pub fn pack(&self) -> f64 {
-        self.scoped.pack() + (self.place.min(MAX_LIMITS - 1) as u64 * PLACE) as f64
+        self.scoped.pack() + (self.index.min(MAX_LIMITS - 1) as u64 * INDEX_FACTOR) as f64
     }
 
     /// Decodes a number that [`SetResult::pack`] returned. Returns `None` for any other number.
     pub fn unpack(packed: f64) -> Option<Self> {
-        let place = (packed / PLACE as f64).floor();
-        if !(0.0..MAX_LIMITS as f64).contains(&place) {
+        let index = (packed / INDEX_FACTOR as f64).floor();
+        if !(0.0..MAX_LIMITS as f64).contains(&index) {
             return None;
         }
-        let scoped = ScopedResult::unpack(packed - place * PLACE as f64)?;
+        let scoped = ScopedResult::unpack(packed - index * INDEX_FACTOR as f64)?;
         Some(Self {
-            place: place as usize,
+            index: index as usize,
             scoped,
         })
     }
@@ -58,7 +58,7 @@ impl LimitSet {
     /// Counts one request of `key` at `now_ms` (milliseconds since the Unix epoch) if it is within all limits. `known`
     /// is the usage that the caller remembers, if there is only one limit. Returns `None` without any limit.
     pub fn take(&mut self, key: AddressKey, known: Option<KnownUsage>, now_ms: u64) -> Option<SetResult> {
-        let at = |(place, scoped)| SetResult { place, scoped };
+        let at = |(index, scoped)| SetResult { index, scoped };
         if let [(_, only)] = &mut self.0[..] {
             return Some(at((0, only.take(key, known, now_ms))));
         }
@@ -75,13 +75,13 @@ impl LimitSet {
             (scoped.result.remaining(limits.policy(scoped.scope).limit), scoped)
         });
         let least = taken.enumerate().min_by_key(|(_, (left, _))| *left);
-        least.map(|(place, (_, scoped))| at((place, scoped)))
+        least.map(|(index, (_, scoped))| at((index, scoped)))
     }
 
     /// Counts `cost` requests of `key` if all of them are within all limits, and none of them otherwise. The key has no
     /// prefix. Returns `None` without any limit.
     pub fn take_many(&mut self, key: AddressKey, cost: u32, now_ms: u64) -> Option<SetResult> {
-        let seen = self.0.iter_mut().enumerate().map(|(place, (limits, counters))| {
+        let seen = self.0.iter_mut().enumerate().map(|(index, (limits, counters))| {
             let mut scoped = counters.peek(key, now_ms);
             let limit = limits.policy(scoped.scope).limit;
             // An admitted result counts the request itself.
@@ -90,7 +90,7 @@ impl LimitSet {
                 scoped.result.used = used;
                 scoped.result.admitted = false;
             }
-            SetResult { place, scoped }
+            SetResult { index, scoped }
         });
         let denial = seen
             .filter(|seen| !seen.scoped.result.admitted)
@@ -116,8 +116,11 @@ impl LimitSet {
     }
 
     /// The end of the last window, in milliseconds since the Unix epoch; `None` without any.
-    pub fn over_at(&self) -> Option<u64> {
-        self.0.iter().filter_map(|(_, counters)| counters.over_at()).max()
+    pub fn last_end(&self) -> Option<u64> {
+        self.0
+            .iter()
+            .filter_map(|(_, counters)| counters.last_end())
+            .max()
     }
 
     /// Encodes all counts as a snapshot. With one limit, it is the snapshot of its [`PrefixCounters`].
@@ -156,8 +159,8 @@ impl LimitSet {
             let (counts, more) = more.split_at_checked(length).ok_or(SnapshotError)?;
             rest = more;
             let window_ms = u64::from_le_bytes(*window_ms);
-            if let Some(place) = free.iter().position(|(limits, _)| limits.window_ms == window_ms) {
-                free.remove(place).1.restore(counts, now_ms)?;
+            if let Some(index) = free.iter().position(|(limits, _)| limits.window_ms == window_ms) {
+                free.remove(index).1.restore(counts, now_ms)?;
             }
         }
         *self = restored;
@@ -196,7 +199,7 @@ mod tests {
         let mut set = both();
         let mut take = |now| {
             let decided = set.take(ANNE, None, now).unwrap();
-            (decided.scoped.result.admitted, decided.place)
+            (decided.scoped.result.admitted, decided.index)
         };
         assert_eq!([take(START), take(START), take(START)], [(true, 0); 3]);
         assert_eq!(take(START), (false, 0));
@@ -220,7 +223,7 @@ mod tests {
         let mut swapped = LimitSet::new(&[limits(4, 86_400_000), limits(9, 3_600_000)]);
         swapped.restore(&snapshot, START).unwrap();
         let decided = swapped.take(ANNE, None, START + 60_000).unwrap();
-        assert_eq!((decided.place, decided.scoped.result.used), (0, 4));
+        assert_eq!((decided.index, decided.scoped.result.used), (0, 4));
         assert!(
             !swapped
                 .take(ANNE, None, START + 60_000)

@@ -198,8 +198,8 @@ impl PrefixCounters {
     }
 
     /// The end of the last window, in milliseconds since the Unix epoch; `None` without any.
-    pub fn over_at(&self) -> Option<u64> {
-        self.addresses.over_at().max(self.prefixes.over_at())
+    pub fn last_end(&self) -> Option<u64> {
+        self.addresses.last_end().max(self.prefixes.last_end())
     }
 
     /// Encodes all counts as a snapshot.
@@ -397,7 +397,7 @@ mod tests {
         let mut restored = fixed();
         assert_eq!(restored.restore(&counters.encode(), START + 1), Ok(()));
         assert_eq!(admitted(&mut restored, subnet(1, 5), 3, START + 1), 1);
-        assert_eq!(restored.over_at(), Some(START + 60_001));
+        assert_eq!(restored.last_end(), Some(START + 60_001));
 
         let mut without_prefixes = fixed();
         assert_eq!(
@@ -429,11 +429,11 @@ mod tests {
         let mut counters = fixed();
         admitted(&mut counters, subnet(1, 0), 1, START);
         admitted(&mut counters, subnet(1, 1), 1, START + 5);
-        assert_eq!(counters.over_at(), Some(START + 60_005));
+        assert_eq!(counters.last_end(), Some(START + 60_005));
         counters.prune(START + 60_000);
-        assert_eq!(counters.over_at(), Some(START + 60_005));
+        assert_eq!(counters.last_end(), Some(START + 60_005));
         counters.prune(START + 60_005);
-        assert_eq!(counters.over_at(), None);
+        assert_eq!(counters.last_end(), None);
     }
 
     #[test]

@@ -120,7 +120,7 @@ impl Window {
     }
 
     /// The time after which none of its requests counts.
-    fn over_at(&self, window_ms: u64) -> u64 {
+    fn ends_at(&self, window_ms: u64) -> u64 {
         match self {
             Self::Fixed { start, .. } => start + window_ms,
             Self::Sliding(times) => times.last().map_or(0, |last| last + window_ms),
@@ -273,7 +273,7 @@ impl Counters {
         let live = self
             .shared
             .get(&slot)
-            .is_some_and(|window| window.over_at(self.policy.window_ms) > now);
+            .is_some_and(|window| window.ends_at(self.policy.window_ms) > now);
         (live || self.windows.len() >= self.capacity).then_some(slot)
     }
 
@@ -281,13 +281,13 @@ impl Counters {
     pub fn prune(&mut self, now_ms: u64) {
         let now = now_ms.max(self.latest);
         let window_ms = self.policy.window_ms;
-        self.windows.retain(|_, window| window.over_at(window_ms) > now);
-        self.shared.retain(|_, window| window.over_at(window_ms) > now);
+        self.windows.retain(|_, window| window.ends_at(window_ms) > now);
+        self.shared.retain(|_, window| window.ends_at(window_ms) > now);
         // Until the first window ends, another pass would remove nothing, but each new address would cause one.
         self.prune_at = self
             .windows
             .values()
-            .map(|window| window.over_at(window_ms))
+            .map(|window| window.ends_at(window_ms))
             .min()
             .unwrap_or(0);
     }
@@ -298,9 +298,9 @@ impl Counters {
     }
 
     /// The end of the last window, in milliseconds since the Unix epoch; `None` without any.
-    pub fn over_at(&self) -> Option<u64> {
+    pub fn last_end(&self) -> Option<u64> {
         let windows = self.windows.values().chain(self.shared.values());
-        windows.map(|window| window.over_at(self.policy.window_ms)).max()
+        windows.map(|window| window.ends_at(self.policy.window_ms)).max()
     }
 
     /// Encodes all counts as a snapshot.
@@ -355,8 +355,8 @@ impl Counters {
             // Windows that end later come from a clock that was ahead. Without this, their addresses would stay denied
             // until the clock is right.
             let latest = now_ms.saturating_add(2 * self.policy.window_ms);
-            windows.retain(|_, window| window.over_at(self.policy.window_ms) <= latest);
-            shared.retain(|_, window| window.over_at(self.policy.window_ms) <= latest);
+            windows.retain(|_, window| window.ends_at(self.policy.window_ms) <= latest);
+            shared.retain(|_, window| window.ends_at(self.policy.window_ms) <= latest);
             (self.windows, self.shared) = (windows, shared);
             self.prune(now_ms);
         }
@@ -803,10 +803,10 @@ mod tests {
         let mut counters = fixed();
         counters.take(ANNE, None, START);
         counters.take(BOB, None, START + 5);
-        assert_eq!(counters.over_at(), Some(START + 60_005));
+        assert_eq!(counters.last_end(), Some(START + 60_005));
         counters.prune(START + 60_005);
         assert_eq!(counters.len(), 0);
-        assert_eq!(counters.over_at(), None);
+        assert_eq!(counters.last_end(), None);
     }
 
     #[test]

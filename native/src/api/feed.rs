@@ -70,7 +70,7 @@ struct Watched {
 enum JobVersion {
     Never,
     Version(String),
-    Over,
+    Ended,
 }
 
 /// The changes that a stream has not read yet.
@@ -240,7 +240,7 @@ async fn look(shared: &Shared, pool: &ConnectionPool) -> Result<Option<Duration>
         .into_iter()
         .map(|job| {
             let seen = if job.over {
-                JobVersion::Over
+                JobVersion::Ended
             } else {
                 JobVersion::Version(job.version)
             };
@@ -270,7 +270,7 @@ async fn look(shared: &Shared, pool: &ConnectionPool) -> Result<Option<Duration>
 impl Watched {
     /// The jobs that may still change.
     fn followed(&self) -> impl Iterator<Item = i64> + '_ {
-        let unfinished = self.jobs.iter().filter(|(_, seen)| **seen != JobVersion::Over);
+        let unfinished = self.jobs.iter().filter(|(_, seen)| **seen != JobVersion::Ended);
         unfinished.map(|(id, _)| *id)
     }
 
@@ -293,9 +293,9 @@ impl Watched {
         }
         let mut changed = Vec::new();
         self.jobs.retain(|id, seen| {
-            if *seen == JobVersion::Over || !asked.contains(id) {
+            if *seen == JobVersion::Ended || !asked.contains(id) {
                 // A finished job is remembered while it is among the newest. Otherwise it would be found as a new job.
-                return *seen != JobVersion::Over || newest.contains(id);
+                return *seen != JobVersion::Ended || newest.contains(id);
             }
             match now.get(id) {
                 Some(latest) if latest == seen => true,
@@ -303,14 +303,14 @@ impl Watched {
                     changed.push(*id);
                     *seen = match latest {
                         JobVersion::Version(version) => JobVersion::Version(version.clone()),
-                        _ => JobVersion::Over,
+                        _ => JobVersion::Ended,
                     };
                     true
                 }
                 // River has deleted the job. Its submission is kept longer, so it may stay among the newest for days.
                 None => {
                     changed.push(*id);
-                    *seen = JobVersion::Over;
+                    *seen = JobVersion::Ended;
                     newest.contains(id)
                 }
             }
@@ -336,7 +336,7 @@ mod tests {
                 (
                     *id,
                     if *text == "over" {
-                        JobVersion::Over
+                        JobVersion::Ended
                     } else {
                         version(text)
                     },
