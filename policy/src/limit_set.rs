@@ -1,4 +1,4 @@
-//! Counting requests against several limits at once, such as ten a minute and two hundred a day. Exactly:
+//! Counts requests against several limits, such as ten a minute and two hundred a day:
 //!
 //! - A request is admitted if all limits admit it, and counts in all of them.
 //! - A denied request counts in none.

@@ -140,7 +140,7 @@ async fn in_use(
         .await?;
     let plans = plans.iter().map(|row| {
         format!(
-            "plan {}: gone, but {} subscription(s) have it, {} of them active, such as that of user {}; \
+            "plan {}: removed, but {} subscription(s) have it, {} of them active, such as that of user {}; \
              keep it in weir.toml until they have another plan",
             row.get::<_, &str>("tier"),
             row.get::<_, i64>("subscriptions"),
@@ -150,7 +150,7 @@ async fn in_use(
     });
     let meters = meters.iter().map(|row| {
         format!(
-            "meter {}: gone, but {} holder(s) have used it, such as {}; keep it, without a service that names it",
+            "meter {}: removed, but {} holder(s) have used it, such as {}; keep it, without a service that names it",
             row.get::<_, &str>("meter"),
             row.get::<_, i64>("holders"),
             row.get::<_, &str>("example"),

@@ -110,14 +110,14 @@ impl Catalogue {
             changes_of_meters(name, &now.meters, plan, &mut changes);
         }
         for name in self.plans.keys().filter(|name| !wanted.plans.contains_key(*name)) {
-            changes.push(format!("plan {name}: gone"));
+            changes.push(format!("plan {name}: removed"));
         }
         for name in self
             .meters
             .keys()
             .filter(|name| !wanted.meters.contains_key(*name))
         {
-            changes.push(format!("meter {name}: gone"));
+            changes.push(format!("meter {name}: removed"));
         }
         changes
     }
@@ -247,7 +247,7 @@ mod tests {
                 "plan team: new",
                 "plan team: slots for tokens none -> 3",
                 "plan team: tokens per day unlimited -> 100",
-                "plan old: gone",
+                "plan old: removed",
             ]
         );
         assert_eq!(wanted.changes_to(&wanted), Vec::<String>::new());

@@ -109,7 +109,7 @@ pub async fn apply(
         .collect();
     changes.extend(
         gone.iter()
-            .map(|row| format!("service {}: gone", row.get::<_, &str>("name"))),
+            .map(|row| format!("service {}: removed", row.get::<_, &str>("name"))),
     );
     if settings > 0 {
         changes.push(

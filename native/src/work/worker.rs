@@ -387,9 +387,12 @@ impl AnyWorker {
                     tokio::time::sleep(SETTLE_PAUSE).await;
                 }
                 Err(error) => {
-                    return Err(
-                        Internal::new(claim.job_id, "the attempt could not be handed over", &error).into(),
-                    );
+                    return Err(Internal::new(
+                        claim.job_id,
+                        "could not record that the answer comes later",
+                        &error,
+                    )
+                    .into());
                 }
             }
         };

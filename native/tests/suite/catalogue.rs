@@ -349,9 +349,9 @@ async fn removing_a_catalogue_entry_in_use_is_refused() {
         panic!("it was applied");
     };
     assert_eq!(reasons.len(), 2, "{reasons:?}");
-    assert!(reasons[0].starts_with("plan team: gone, but 1 subscription(s) have it, 1 of them active"));
+    assert!(reasons[0].starts_with("plan team: removed, but 1 subscription(s) have it, 1 of them active"));
     assert!(reasons[0].contains(&team.to_string()), "{reasons:?}");
-    assert!(reasons[1].starts_with("meter renders: gone, but 1 holder(s) have used it"));
+    assert!(reasons[1].starts_with("meter renders: removed, but 1 holder(s) have used it"));
     assert!(reasons[1].contains(&hobby.to_string()), "{reasons:?}");
     assert_eq!(catalogue::load(&weir.client().await).await.unwrap(), before);
     weir.end().await;
@@ -377,7 +377,7 @@ async fn migrate_loads_the_plans_and_a_missing_meter_stops_the_start() {
         "{printed}"
     );
     assert!(
-        printed.contains("changed the catalogue: plan free: gone\n"),
+        printed.contains("changed the catalogue: plan free: removed\n"),
         "{printed}"
     );
     let again = text(&run(&["migrate"]).stdout);
@@ -411,7 +411,7 @@ async fn migrate_loads_the_plans_and_a_missing_meter_stops_the_start() {
             .stdout,
     );
     assert!(
-        differs.contains("weir.toml differs") && differs.contains("  plan hobby: gone\n"),
+        differs.contains("weir.toml differs") && differs.contains("  plan hobby: removed\n"),
         "{differs}"
     );
     weir.abandon().await;
@@ -581,7 +581,7 @@ async fn a_meter_with_manual_usage_cannot_be_removed() {
         panic!("it was applied");
     };
     assert!(
-        reasons[0].starts_with("meter exports: gone, but 1 holder(s) have used it"),
+        reasons[0].starts_with("meter exports: removed, but 1 holder(s) have used it"),
         "{reasons:?}"
     );
     assert!(reasons[0].contains(&user.to_string()), "{reasons:?}");
@@ -623,7 +623,7 @@ async fn migrate_lists_applied_files_even_if_the_catalogue_is_refused() {
     );
     assert!(!printed.contains("changed the catalogue"), "{printed}");
     assert!(
-        complained.contains("plan pro: gone, but 1 subscription(s) have it")
+        complained.contains("plan pro: removed, but 1 subscription(s) have it")
             && complained.contains("keep it in weir.toml until they have another plan"),
         "{complained}"
     );

@@ -36,10 +36,10 @@ async fn process_scope_limits_each_process_and_parks_nothing() {
         one.work(weir.another(&[]), Role::Both).await,
         other.work(weir.another(&[]), Role::Work).await,
     ];
-    // Each process runs one, and has sent back the others that it claimed.
+    // Each process runs one job, and has snoozed the others that it claimed.
     one.until_running(&weir, 1).await;
     other.until_running(&weir, 1).await;
-    weir.until("the others to be sent back", async || {
+    weir.until("the others to be snoozed", async || {
         assert_eq!(count(&client, "state = 'pending'").await, 0);
         let sent_back = "metadata ? 'snoozes' AND state <> 'running' AND attempt = 0 AND errors IS NULL";
         (count(&client, sent_back).await == 4).then_some(())
@@ -81,7 +81,7 @@ async fn a_retry_waits_for_a_taken_slot_and_keeps_its_attempt() {
             (job["waiting_for"] == "slot").then_some(job)
         })
         .await;
-    weir.until("it to be sent back", async || {
+    weir.until("the retry to be snoozed", async || {
         let job = job().await;
         (job["status"] == "queued" && job["attempt"] == 1).then_some(())
     })
@@ -138,7 +138,7 @@ async fn refused_jobs_return_after_thirty_to_forty_seconds_with_jitter() {
         .iter()
         .map(|row| row.get(0))
         .collect();
-    assert!(times.len() >= 6, "only {} of 9 were sent back", times.len());
+    assert!(times.len() >= 6, "only {} of 9 were snoozed", times.len());
     // Whenever exactly they were refused, it was between these two times.
     let fairness = &weir.context.settings.fairness;
     let (first, last) = (times[0], times[times.len() - 1]);

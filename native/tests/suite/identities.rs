@@ -295,7 +295,7 @@ async fn in_process_scope_a_subject_has_its_plans_slots() {
     let working = gate.work(weir.another(&[]), Role::Both).await;
     gate.until_running(&weir, slots).await;
     let client = weir.client().await;
-    weir.until("the others to be sent back", async || {
+    weir.until("the others to be snoozed", async || {
         let sql = "SELECT count(*) FROM river_job WHERE metadata ? 'snoozes'";
         let row = client.query_one(sql, &[]).await.unwrap();
         (row.get::<_, i64>(0) == 2).then_some(())

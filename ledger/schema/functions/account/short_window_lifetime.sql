@@ -1,7 +1,7 @@
 -- The balance of a window shorter than a month is kept for this long after its start. Maintenance then deletes it if it
 -- has no reservations. Readers leave a margin of a day:
 --
--- - account_of() sums up the usage events of a window from a day before the deletion on, when the row may be missing.
+-- - From a day before the deletion, when the row may be missing, account_of() sums up the window's usage events.
 -- - rebuild_balances.sql does not create such a row again.
 -- - The audit ignores the window from another day before, because a rebuild leaves it as it is.
 --
