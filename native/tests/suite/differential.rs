@@ -593,7 +593,7 @@ fn random_wanted(rng: &mut StdRng, subject: &Subject, step: usize) -> Wanted {
         priority: rng.random_range(1..5),
     };
     match (&wanted.key, rng.random_bool(0.5)) {
-        // A repetition, as far as the key matters.
+        // A repeated submission with the same key.
         (Some(_), true) => Wanted {
             args: json!({ "repo": "same" }),
             amount: 1,
