@@ -49,9 +49,7 @@ impl Fairness {
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Fairness {
-    let enabled = reader.parsed("FAIRNESS_ENABLED", true, "true or false", |text| {
-        text.parse::<bool>().ok()
-    });
+    let enabled = reader.flag("FAIRNESS_ENABLED", true);
     let scope = reader.parsed(
         "FAIRNESS_SCOPE",
         FairnessScope::Cluster,

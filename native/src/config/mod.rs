@@ -441,6 +441,31 @@ mod tests {
     }
 
     #[test]
+    fn a_flag_is_a_word_in_any_case_or_a_digit() {
+        let enabled = |text| {
+            let settings = Settings::read(&variables(&[("FAIRNESS_ENABLED", text)]), &services());
+            settings.map(|settings| settings.fairness.enabled)
+        };
+        for (text, expected) in [
+            ("1", true),
+            ("TRUE", true),
+            ("True", true),
+            ("0", false),
+            ("FALSE", false),
+            ("false", false),
+        ] {
+            assert_eq!(enabled(text).ok(), Some(expected), "{text}");
+        }
+        for text in ["yes", "2", "on", "01"] {
+            let error = enabled(text).unwrap_err().to_string();
+            assert!(
+                error.contains("FAIRNESS_ENABLED") && error.contains("true or false, or 1 or 0"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
     fn all_errors_are_listed_at_once_without_secrets() {
         let error = Settings::read(
             &variables(&[

@@ -143,9 +143,15 @@ impl<'a> Reader<'a> {
         self.faults
     }
 
-    /// `true` or `false`.
+    /// `true` or `false` in any case, or `1` or `0`.
     pub(super) fn flag(&mut self, name: &str, default: bool) -> bool {
-        self.parsed(name, default, "true or false", |text| text.parse().ok())
+        self.parsed(name, default, "true or false, or 1 or 0", |text| {
+            match text.to_ascii_lowercase().as_str() {
+                "true" | "1" => Some(true),
+                "false" | "0" => Some(false),
+                _ => None,
+            }
+        })
     }
 
     pub(super) fn duration(&mut self, name: &str, default: Duration, min: Duration) -> Duration {
