@@ -1,10 +1,13 @@
 -- Trigger of quota_balances: emits the thresholds that new usage reaches.
--- Cost: as emit_thresholds(), only with a subscriber.
+-- Cost: a scan of webhooks; as emit_thresholds() with a subscriber.
 CREATE OR REPLACE FUNCTION emit_usage() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
 AS $$
 BEGIN
-    IF NEW.span IN ('month', 'day') AND (TG_OP = 'INSERT' OR NEW.used > OLD.used) THEN
+    -- check_threshold_subscribers() does not run before inserts.
+    IF NEW.span IN ('month', 'day')
+       AND (TG_OP = 'UPDATE' AND NEW.used > OLD.used
+            OR TG_OP = 'INSERT' AND EXISTS (SELECT FROM active_webhooks w WHERE w.has_thresholds)) THEN
         PERFORM emit_thresholds(NEW.user_id, NEW.event_type);
     END IF;
     RETURN NULL;
