@@ -97,7 +97,8 @@ fn service(service: &Service) {
     );
     if let Some(retry) = service.retry {
         assert!(retry.base <= retry.max && retry.max <= Duration::from_hours(24));
-        assert!((1.0..=100.0).contains(&retry.factor));
+        let (factor, power) = retry.growth();
+        assert!((1.0..=100.0).contains(&factor) && (0.0..=10.0).contains(&power));
     }
     let amount = match &service.handler {
         HandlerSpec::Builtin { .. } => return,

@@ -8,6 +8,7 @@ CREATE TABLE weir_services (
     amount_member text,
     retry_base double precision,
     retry_factor double precision,
+    retry_power double precision,
     retry_max double precision,
     PRIMARY KEY (name),
     CONSTRAINT weir_services_amount_check CHECK (amount >= 0),
@@ -35,6 +36,8 @@ COMMENT ON COLUMN weir_services.retry_base IS
     'Seconds, like retry_max; null leaves retries to River''s policy.';
 COMMENT ON COLUMN weir_services.retry_factor IS
     'By what the pause grows with each attempt.';
+COMMENT ON COLUMN weir_services.retry_power IS
+    'The power of the attempt by which the pause is multiplied.';
 COMMENT ON COLUMN weir_services.retry_max IS
     'The longest pause between attempts, in seconds.';
 

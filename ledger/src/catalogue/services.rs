@@ -22,8 +22,21 @@ pub struct ServiceEntry {
     pub unique_by: Vec<String>,
     /// The amount that one job reserves.
     pub amount: ServiceAmount,
-    /// The retry policy: base and longest pause in seconds, and the factor between them; `None` uses River's policy.
-    pub retry: Option<(f64, f64, f64)>,
+    /// The retry policy; `None` uses River's policy.
+    pub retry: Option<RetryPolicy>,
+}
+
+/// The pauses between a job's attempts: base * factor^(attempt - 1) * attempt^power, at most `max`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RetryPolicy {
+    /// The first pause, in seconds.
+    pub base: f64,
+    /// The factor by which each further pause grows.
+    pub factor: f64,
+    /// The power of the attempt by which the pause is multiplied.
+    pub power: f64,
+    /// The longest pause, in seconds.
+    pub max: f64,
 }
 
 /// The amount that one job of a service reserves.
@@ -66,17 +79,15 @@ pub async fn apply(
         amounts.push(amount);
         members.push(member);
     }
-    let retry = |pick: fn((f64, f64, f64)) -> f64| -> Vec<Option<f64>> {
+    let retry = |pick: fn(RetryPolicy) -> f64| -> Vec<Option<f64>> {
         services.iter().map(|one| one.retry.map(pick)).collect()
     };
-    let (bases, factors, longest) = (
-        retry(|(base, _, _)| base),
-        retry(|(_, factor, _)| factor),
-        retry(|(_, _, longest)| longest),
-    );
+    let (bases, factors) = (retry(|retry| retry.base), retry(|retry| retry.factor));
+    let (powers, longest) = (retry(|retry| retry.power), retry(|retry| retry.max));
     let transaction = client.transaction().await?;
-    let params: [&(dyn ToSql + Sync); 10] = [
-        &names, &meters, &kinds, &attempts, &unique_by, &amounts, &members, &bases, &factors, &longest,
+    let params: [&(dyn ToSql + Sync); 11] = [
+        &names, &meters, &kinds, &attempts, &unique_by, &amounts, &members, &bases, &factors, &powers,
+        &longest,
     ];
     let changed = transaction
         .query(include_str!("sql/write_services.sql"), &params)

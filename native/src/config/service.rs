@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_ledger::catalogue::services::{ServiceAmount, ServiceEntry};
+use weir_ledger::catalogue::services::{RetryPolicy, ServiceAmount, ServiceEntry};
 use weir_ledger::meter::Meter;
 use weir_policy::lane::Lane;
 
@@ -67,9 +67,15 @@ impl Service {
                     Amount::Member { member } => ServiceAmount::Member(member.clone()),
                 },
             },
-            retry: self
-                .retry
-                .map(|retry| (retry.base.as_secs_f64(), retry.factor, retry.max.as_secs_f64())),
+            retry: self.retry.map(|retry| {
+                let (factor, power) = retry.growth();
+                RetryPolicy {
+                    base: retry.base.as_secs_f64(),
+                    factor,
+                    power,
+                    max: retry.max.as_secs_f64(),
+                }
+            }),
         }
     }
 

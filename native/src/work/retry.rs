@@ -18,7 +18,10 @@ pub(super) fn pause(
         // River's own policy.
         (None, Some(_)) => f64::from(errors.saturating_add(1)).powi(4),
         (Some(retry), _) => {
-            (retry.base.as_secs_f64() * retry.factor.powi(errors)).min(retry.max.as_secs_f64())
+            let (factor, power) = retry.growth();
+            let attempt = f64::from(errors.saturating_add(1));
+            (retry.base.as_secs_f64() * factor.powi(errors) * attempt.powf(power))
+                .min(retry.max.as_secs_f64())
         }
     };
     // Spread by a tenth, as River does, so that jobs that failed together do not return together.
@@ -33,22 +36,41 @@ mod tests {
 
     const RETRY: Retry = Retry {
         base: Duration::from_secs(1),
-        factor: 3.0,
+        factor: Some(3.0),
+        power: None,
         max: Duration::from_secs(20),
     };
 
+    /// The pauses after the first failures, without the spread.
+    fn pauses(retry: Retry, count: usize) -> Vec<f64> {
+        let pause = |errors| {
+            pause(Some(retry), errors, None, 0.5)
+                .unwrap()
+                .as_secs_f64()
+                .round()
+        };
+        (0..count).map(pause).collect()
+    }
+
     #[test]
     fn pauses_grow_up_to_the_maximum() {
-        let pauses: Vec<_> = (0..5)
-            .map(|errors| {
-                pause(Some(RETRY), errors, None, 0.5)
-                    .unwrap()
-                    .as_secs_f64()
-                    .round()
-            })
-            .collect();
-        assert_eq!(pauses, [1.0, 3.0, 9.0, 20.0, 20.0]);
+        assert_eq!(pauses(RETRY, 5), [1.0, 3.0, 9.0, 20.0, 20.0]);
         assert_eq!(pause(Some(RETRY), usize::MAX, None, 0.5), Some(RETRY.max));
+    }
+
+    #[test]
+    fn pauses_grow_with_a_power_of_the_attempt() {
+        let squares = Retry {
+            base: Duration::from_secs(10),
+            factor: None,
+            power: Some(2.0),
+            max: Duration::from_secs(100),
+        };
+        assert_eq!(pauses(squares, 4), [10.0, 40.0, 90.0, 100.0]);
+        assert_eq!(
+            pause(Some(squares), usize::MAX, None, 0.5),
+            Some(Duration::from_secs(100))
+        );
     }
 
     #[test]

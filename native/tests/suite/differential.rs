@@ -22,7 +22,7 @@ use weir::api::{FARTHEST, MAX_BODY, MAX_KEY};
 use weir::config::service::MAX_AMOUNT;
 use weir::handler::MAX_OUTPUT;
 use weir_ledger::attempts::Progress;
-use weir_ledger::catalogue::services::{self, ServiceAmount, ServiceEntry};
+use weir_ledger::catalogue::services::{self, RetryPolicy, ServiceAmount, ServiceEntry};
 use weir_ledger::holder::{Holder, Holders};
 use weir_ledger::meter::Meter;
 use weir_ledger::reservation::{Answer, Idempotency, LAST_PRIORITY, Quota, Reserver, Submission};
@@ -64,6 +64,14 @@ struct Wanted {
     priority: i16,
 }
 
+/// Pauses of 2, 8 and 18 seconds.
+const SQUARES: RetryPolicy = RetryPolicy {
+    base: 2.0,
+    factor: 1.0,
+    power: 2.0,
+    max: 60.0,
+};
+
 fn entries() -> [ServiceEntry; 2] {
     let entry = |name: &str, kind: &str, unique_by: &[&str], retry| ServiceEntry {
         name: name.to_owned(),
@@ -76,7 +84,7 @@ fn entries() -> [ServiceEntry; 2] {
     };
     [
         entry("analysis", "analysis:analyze", &["repo"], None),
-        entry("specview", "specview:generate", &[], Some((1.0, 2.0, 60.0))),
+        entry("specview", "specview:generate", &[], Some(SQUARES)),
     ]
 }
 

@@ -421,6 +421,9 @@ fn a_wrong_type_is_reported_in_toml_terms() {
         "{}",
         "{ base = 1 }",
         "{ base = \"1s\", factor = \"2\" }",
+        "{ base = \"1s\", power = \"2\" }",
+        "{ base = \"1s\", factor = 2, power = 2 }",
+        "{ base = \"1s\", power = 11 }",
     ];
     let mut file = service(
         "a",

@@ -1388,3 +1388,26 @@ async fn a_member_of_unique_by_that_is_nested_too_deep_is_refused() {
     );
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pauses_between_attempts_grow_with_a_power_of_the_attempt() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client
+        .batch_execute(
+            "UPDATE weir_services SET retry_base = 10, retry_factor = 1, retry_power = 2, retry_max = 100 \
+             WHERE kind = 'specview:generate'",
+        )
+        .await
+        .unwrap();
+    for (failures, expected) in [(0, 10.0), (1, 40.0), (2, 90.0), (3, 100.0), (5000, 100.0)] {
+        let pause: f64 = client
+            .query_one("SELECT retry_pause('specview:generate', $1)", &[&failures])
+            .await
+            .unwrap()
+            .get(0);
+        // The spread is a tenth.
+        assert!((pause / expected - 1.0).abs() <= 0.1, "{failures}: {pause}");
+    }
+    weir.end().await;
+}

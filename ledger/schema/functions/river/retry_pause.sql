@@ -8,7 +8,8 @@ SET search_path FROM CURRENT
 AS $$
 BEGIN
     RETURN coalesce(
-        (SELECT least(s.retry_base * power(s.retry_factor, least(errors, 1000)), s.retry_max)
+        (SELECT least(s.retry_base * power(s.retry_factor, least(errors, 1000))
+                          * power(least(errors, 1000) + 1, s.retry_power), s.retry_max)
          FROM weir_services s WHERE s.kind = job_kind AND s.retry_base IS NOT NULL LIMIT 1),
         power(least(errors, 1000) + 1, 4)) * (0.9 + 0.2 * random());
 END
