@@ -4,6 +4,7 @@ mod audit;
 mod connection;
 mod documents;
 pub(crate) mod first_process;
+mod import;
 mod key;
 mod migrate;
 pub(crate) mod output;
@@ -28,6 +29,7 @@ use weir::config::service::Service;
 use weir::work::Role;
 
 use audit::Audit;
+use import::Import;
 use key::Key;
 use migrate::Migrate;
 use output::CommandResult;
@@ -169,6 +171,15 @@ Example:
   weir usage archive --before 2026-01-01T00:00:00Z --to usage-2025.jsonl"
     )]
     Usage(Usage),
+    /// Take over the users, subscriptions, usage and reservations of an existing product.
+    ///
+    /// `import` reads tables or views in a schema of this database, with the columns in docs/how-to/take-over.md. It
+    /// writes everything in one transaction, or lists the rows that it cannot import. A repeated import changes nothing.
+    #[command(after_help = "\
+Examples:
+  weir import --from takeover --dry-run
+  weir import --from takeover")]
+    Import(Import),
     /// Manage webhooks, which receive events: finished jobs, quota thresholds, changes of plan.
     #[command(
         subcommand,
@@ -214,6 +225,7 @@ impl Command {
             Self::Key(_) => "weir key",
             Self::User(_) => "weir user",
             Self::Usage(_) => "weir usage",
+            Self::Import(_) => "weir import",
             Self::Webhook(_) => "weir webhook",
             Self::Completions { .. } => "weir completions",
             Self::Manual { .. } => "weir manual",
@@ -251,6 +263,7 @@ impl Command {
             Self::Key(key) => key.run(&settings).await,
             Self::User(user) => user.run(&settings).await,
             Self::Usage(usage) => usage.run(&settings).await,
+            Self::Import(import) => import.run(&settings).await,
             Self::Webhook(webhook) => webhook.run(&settings).await,
             Self::Plans { json } => plans::show(&settings, json).await,
             Self::Status(status) => status.run(&settings).await,

@@ -44,9 +44,9 @@ COMMENT ON COLUMN usage_events.windows IS
 COMMENT ON COLUMN usage_events.reserved_at IS
     'When it was reserved, where a window needs it.';
 COMMENT ON COLUMN usage_events.xid IS
-    'The transaction that wrote the row: the order of the usage feed. Null for rows that came from another server.';
+    'The transaction that wrote the row: the order of the usage feed. Null for rows that came from another server, or were imported and are billed.';
 COMMENT ON COLUMN usage_events.reason IS
-    'The reason of an adjustment. An adjustment may be negative.';
+    'The reason of an adjustment. An adjustment may be negative. `imported`: the event comes from another product.';
 COMMENT ON COLUMN usage_events.from_grants IS
     'The part of quota_amount that was charged to grants and not to the plan.';
 COMMENT ON COLUMN usage_events.overage IS

@@ -131,7 +131,8 @@ pub async fn plan_status<C: GenericClient + Sync>(
 }
 
 /// Changes the plan of a user, and the billing periods when the change names a paid period. Creates an unknown user. The
-/// process that runs maintenance checks the user's parked jobs within a second.
+/// process that runs maintenance checks the user's parked jobs within a second. `sql/import_subscriptions.sql` has these
+/// rules for many users.
 ///
 /// # Errors
 ///

@@ -13,6 +13,10 @@ use crate::meter::Meter;
 /// The reason of a sum that replaces archived events. It has no transaction and no job.
 pub(super) const ARCHIVED: &str = "archived";
 
+/// The reason of an event that an import took over. It has no job, and without a transaction if it is billed already.
+/// SQL: `move_usage`.
+pub(super) const IMPORTED: &str = "imported";
+
 /// A position between two usage events. No event appears before it later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageCursor {
@@ -143,7 +147,7 @@ pub async fn usage_after(
                 &after.transaction.to_string(),
                 &after.id,
                 &limit,
-                &ARCHIVED,
+                &[ARCHIVED, IMPORTED].as_slice(),
                 &after.since,
             ],
         )

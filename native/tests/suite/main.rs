@@ -75,6 +75,7 @@ mod sql;
 mod status;
 mod strange_json;
 mod stranger;
+mod take_over;
 mod timelines;
 mod tls;
 mod traces;

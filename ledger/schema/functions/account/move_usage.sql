@@ -1,8 +1,8 @@
--- Moves a user's usage and reservations since a moment to the billing period that starts then. Earlier ones stay in
--- their periods. Adjustments also stay, unless their period starts later or its sum would become negative. Then all its
--- usage moves. The caller holds the locks of the user's accounts and has changed the anchor.
+-- Moves a user's usage and reservations since a moment to the billing period that starts then, imported usage included.
+-- Earlier ones stay in their periods. Adjustments also stay, unless their period starts later or its sum would become
+-- negative. Then all its usage moves. The caller holds the locks of the user's accounts and has changed the anchor.
 -- Cost: the user's usage events since a month before, and all reservations; a write for each row that moves.
--- Callers: ledger/src/control/plan.rs.
+-- Callers: ledger/src/control/plan.rs and import.rs.
 CREATE OR REPLACE FUNCTION move_usage(of_user uuid, since timestamptz) RETURNS void
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -14,7 +14,7 @@ BEGIN
     PERFORM set_config('weir.counters', 'kept', true);
     WITH candidates AS MATERIALIZED (
         SELECT u.id, u.event_type, u.period_start AS old_start, u.quota_amount, u.from_grants,
-               u.reason IS NULL AND coalesce(u.reserved_at, u.created_at) >= since AS is_since
+               coalesce(u.reason = 'imported', true) AND coalesce(u.reserved_at, u.created_at) >= since AS is_since
         FROM usage_events u
         -- A period that reaches beyond `since` starts at most a month before.
         WHERE u.user_id = of_user AND u.period_start <> since AND u.period_start > since - interval '32 days'

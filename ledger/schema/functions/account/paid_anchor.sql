@@ -2,7 +2,7 @@
 -- anchor stays when it does. Without an end, the start is a new anchor. With an end on a later day, as in 28 February to
 -- 31 March, the end has the anchor's day. Returns null when the period has no whole number of months, from 1 to 36.
 -- Cost: no table.
--- Callers: ledger/src/control/plan.rs.
+-- Callers: ledger/src/control/plan.rs, ledger/src/control/sql/import_subscriptions.sql.
 CREATE OR REPLACE FUNCTION paid_anchor(paid_start timestamptz, paid_end timestamptz, known timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql IMMUTABLE
 SET search_path FROM CURRENT

@@ -7,8 +7,9 @@
 -- One SELECT, not STRICT and without SET, so that the planner
 -- inlines it into the statement that joins it.
 -- Cost: two look-ups by key.
--- Callers: period_start_of, plan_of, tier_of; ledger/src/control/sql/plan_status.sql, ledger/src/control/sql/set_plan.sql,
--- ledger/src/control/sql/usage_by_period.sql, ledger/src/reconciliation/sql/clean_finished.sql and keep_finished.sql.
+-- Callers: period_start_of, plan_of, tier_of; plan_status.sql, set_plan.sql, usage_by_period.sql,
+-- import_subscriptions.sql, import_usage.sql and import_reservations.sql of ledger/src/control/sql/;
+-- ledger/src/reconciliation/sql/clean_finished.sql and keep_finished.sql.
 CREATE OR REPLACE FUNCTION subscription_of(of_user uuid, at timestamptz)
 RETURNS TABLE (plan_id uuid, anchor timestamptz)
 LANGUAGE sql STABLE ROWS 1 AS $$

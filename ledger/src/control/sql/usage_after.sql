@@ -4,8 +4,8 @@
 -- - $1: the transaction of the last event.
 -- - $2: the last event.
 -- - $3: how many at most.
--- - $4: the reason of the sums of archived events, which are skipped. A reader has seen their events, or finds them in
---   a file.
+-- - $4: the reasons of events without a transaction that are skipped. A reader has seen the events of archived sums, or
+--   finds them in a file. Imported events were billed before the import.
 -- - $5: the time before which events are skipped (null: none).
 --
 -- Two index ranges: rows without a transaction, of which there will be no more, and all others.
@@ -13,7 +13,7 @@ SELECT e.id, e.user_id, e.event_type, e.quota_amount, e.from_grants, e.overage, 
        coalesce(e.xid::text, '0') AS transaction
 FROM (
     (SELECT * FROM usage_events
-     WHERE xid IS NULL AND $1::text = '0' AND id > $2::uuid AND NOT (job_id IS NULL AND reason IS NOT DISTINCT FROM $4)
+     WHERE xid IS NULL AND $1::text = '0' AND id > $2::uuid AND NOT (job_id IS NULL AND coalesce(reason = ANY ($4), false))
        AND ($5::timestamptz IS NULL OR created_at >= $5)
      ORDER BY id LIMIT $3)
     UNION ALL

@@ -1,0 +1,456 @@
+//! Takes over the users, subscriptions, usage and reservations of an existing product.
+//!
+//! The source is a schema of the same database with tables or views of the names and columns of ADR-21. One statement
+//! copies them, so that they are from one snapshot. One transaction checks the copies and writes everything. A repeated
+//! import changes nothing.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::json;
+use tokio_postgres::{Client, Transaction};
+use uuid::Uuid;
+use weir_policy::subject::{Subject, SubjectError};
+
+use super::error::ControlError;
+use super::log::Change;
+use super::usage_feed::IMPORTED;
+use crate::holder::{Holders, kept_text};
+
+/// How many users one statement resolves.
+const BATCH: usize = 10_000;
+
+/// The kind of values in a column.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Text,
+    Whole,
+    Number,
+    Time,
+}
+
+/// A column of the source. An optional one counts as null if it is missing.
+struct Column {
+    name: &'static str,
+    kind: Kind,
+    is_optional: bool,
+}
+
+const fn text(name: &'static str) -> Column {
+    Column {
+        name,
+        kind: Kind::Text,
+        is_optional: false,
+    }
+}
+
+const fn number(name: &'static str) -> Column {
+    Column {
+        kind: Kind::Number,
+        ..text(name)
+    }
+}
+
+const fn time(name: &'static str) -> Column {
+    Column {
+        kind: Kind::Time,
+        ..text(name)
+    }
+}
+
+const fn optional(column: Column) -> Column {
+    Column {
+        is_optional: true,
+        ..column
+    }
+}
+
+/// A table or view of the source, and the temporary table that gets a copy.
+struct Relation {
+    name: &'static str,
+    copy: &'static str,
+    columns: &'static [Column],
+    is_optional: bool,
+}
+
+const SOURCE: &[Relation] = &[
+    Relation {
+        name: "users",
+        copy: "import_users",
+        columns: &[text("id")],
+        is_optional: false,
+    },
+    Relation {
+        name: "subscription_plans",
+        copy: "import_plans",
+        columns: &[text("id"), text("tier")],
+        is_optional: false,
+    },
+    Relation {
+        name: "user_subscriptions",
+        copy: "import_subscriptions",
+        columns: &[
+            text("user_id"),
+            text("plan_id"),
+            text("status"),
+            time("current_period_start"),
+            optional(time("current_period_end")),
+            optional(time("updated_at")),
+            optional(text("subscription")),
+        ],
+        is_optional: false,
+    },
+    Relation {
+        name: "usage_events",
+        copy: "import_usage",
+        columns: &[
+            text("id"),
+            text("user_id"),
+            text("event_type"),
+            number("quota_amount"),
+            time("created_at"),
+        ],
+        is_optional: false,
+    },
+    Relation {
+        name: "quota_reservations",
+        copy: "import_reservations",
+        columns: &[
+            text("user_id"),
+            text("event_type"),
+            number("reserved_amount"),
+            Column {
+                kind: Kind::Whole,
+                ..text("job_id")
+            },
+            optional(time("created_at")),
+        ],
+        is_optional: true,
+    },
+];
+
+/// A row of the source that cannot be imported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ImportFault {
+    /// The table or view.
+    pub relation: String,
+    /// The row.
+    pub row: String,
+    /// The problem.
+    pub problem: String,
+    /// The solution.
+    pub remedy: String,
+}
+
+/// A sum of the source, and of the same rows in Weir.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ImportSum {
+    /// The name of the sum.
+    pub what: String,
+    /// The sum in the source.
+    pub source: i64,
+    /// The sum in Weir before the import.
+    pub before: i64,
+    /// The sum in Weir after it.
+    pub after: i64,
+}
+
+/// The result of an import.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Imported {
+    /// It was written, or could be.
+    Done(Vec<ImportSum>),
+    /// Nothing was changed, because of these rows.
+    Refused(Vec<ImportFault>),
+}
+
+/// The source of an import.
+#[derive(Clone, Copy, Debug)]
+pub struct ImportSource<'a> {
+    /// The schema with the tables or views.
+    pub schema: &'a str,
+    /// The product has billed the usage before this time. The usage feed delivers later usage. `None`: all is billed.
+    pub billed_until: Option<Timestamp>,
+    /// Whether to roll back at the end.
+    pub is_dry_run: bool,
+}
+
+/// Imports a product's users, active subscriptions, usage events and the reservations of waiting jobs.
+///
+/// # Errors
+///
+/// When the source lacks a table, column or right, or the database cannot be used. Nothing is changed then.
+pub async fn import(
+    client: &mut Client,
+    actor: &str,
+    source: ImportSource<'_>,
+) -> Result<Imported, ControlError> {
+    let holders = Holders::load(client).await?;
+    let transaction = client.transaction().await?;
+    // The session may count by itself, and an import may take long.
+    transaction
+        .batch_execute("SET LOCAL weir.counters = ''; SET LOCAL statement_timeout = 0")
+        .await?;
+    let copy = copy_statement(&transaction, source.schema).await?;
+    transaction
+        .batch_execute(include_str!("sql/import_tables.sql"))
+        .await?;
+    transaction.batch_execute(&copy).await?;
+    let mut faults = resolve_users(&transaction, holders).await?;
+    transaction
+        .batch_execute(include_str!("sql/import_prepare.sql"))
+        .await?;
+    faults.extend(row_faults(&transaction).await?);
+    if !faults.is_empty() {
+        return Ok(Imported::Refused(faults));
+    }
+    let before = sums(&transaction).await?;
+    let before: BTreeMap<&str, i64> = before
+        .iter()
+        .map(|(what, _, weir)| (what.as_str(), *weir))
+        .collect();
+    write(&transaction, actor, source.billed_until).await?;
+    let sums: Vec<ImportSum> = sums(&transaction)
+        .await?
+        .into_iter()
+        .map(|(what, source, after)| ImportSum {
+            before: before.get(what.as_str()).copied().unwrap_or_default(),
+            what,
+            source,
+            after,
+        })
+        .collect();
+    if source.is_dry_run {
+        transaction.rollback().await?;
+        return Ok(Imported::Done(sums));
+    }
+    if sums.iter().any(|sum| sum.before != sum.after) {
+        let change = Change {
+            actor,
+            action: "import",
+            after: Some(
+                json!({ "schema": source.schema, "billed_until": source.billed_until, "sums": sums }),
+            ),
+            ..Change::default()
+        };
+        change.write(&transaction).await?;
+    }
+    transaction.commit().await?;
+    Ok(Imported::Done(sums))
+}
+
+/// The statement that copies the source. Fails when tables, columns or rights are missing, and lists them all.
+async fn copy_statement(transaction: &Transaction<'_>, schema: &str) -> Result<String, ControlError> {
+    let own = "SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+               WHERE c.oid = to_regclass('weir_settings')";
+    if transaction.query_one(own, &[]).await?.get::<_, &str>(0) == schema {
+        return Err(ControlError::Invalid(format!(
+            "the schema {schema} has Weir's own tables; name the schema of the product"
+        )));
+    }
+    let names: Vec<&str> = SOURCE.iter().map(|relation| relation.name).collect();
+    let rows = transaction
+        .query(include_str!("sql/import_source.sql"), &[&schema, &names])
+        .await?;
+    let (mut faults, mut parts) = (Vec::new(), Vec::new());
+    for relation in SOURCE {
+        let found = rows
+            .iter()
+            .filter(|row| row.get::<_, &str>("relation") == relation.name);
+        let types: BTreeMap<&str, &str> = found
+            .clone()
+            .map(|row| (row.get("name"), row.get("type")))
+            .collect();
+        let place = format!("{schema}.{}", relation.name);
+        if types.is_empty() {
+            if !relation.is_optional {
+                let columns: Vec<&str> = relation.columns.iter().map(|column| column.name).collect();
+                faults.push(format!(
+                    "{place} does not exist; create a view with the columns {}",
+                    columns.join(", ")
+                ));
+            }
+            continue;
+        }
+        if let Some(row) = found.clone().find(|row| !row.get::<_, bool>("is_readable")) {
+            faults.push(format!(
+                "this role may not read {place}; have its owner run: {}",
+                row.get::<_, &str>("grants")
+            ));
+        }
+        let mut values = Vec::new();
+        for column in relation.columns {
+            match value(column, types.get(column.name).copied()) {
+                Ok(value) => values.push(value),
+                Err(problem) => faults.push(format!("{place}: {problem}")),
+            }
+        }
+        let columns: Vec<&str> = relation.columns.iter().map(|column| column.name).collect();
+        let mut part = String::new();
+        let _ = write!(
+            part,
+            "INSERT INTO pg_temp.{} ({}) SELECT {} FROM {}.{} s",
+            relation.copy,
+            columns.join(", "),
+            values.join(", "),
+            quoted(schema),
+            relation.name
+        );
+        parts.push(format!("{} AS ({part})", relation.name));
+    }
+    if faults.is_empty() {
+        return Ok(format!("WITH {} SELECT 1", parts.join(", ")));
+    }
+    Err(ControlError::Invalid(format!(
+        "the schema {schema} cannot be imported:\n  - {}",
+        faults.join("\n  - ")
+    )))
+}
+
+/// The name as an identifier in SQL.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// The expression that copies a column of this type.
+fn value(column: &Column, type_name: Option<&str>) -> Result<String, String> {
+    let name = column.name;
+    let (null, is_fit) = match column.kind {
+        Kind::Text => ("text", true),
+        Kind::Whole => (
+            "bigint",
+            type_name.is_none_or(|name| ["smallint", "integer", "bigint"].contains(&name)),
+        ),
+        Kind::Number => (
+            "numeric",
+            type_name.is_none_or(|name| ["smallint", "integer", "bigint", "numeric"].contains(&name)),
+        ),
+        Kind::Time => (
+            "timestamptz",
+            type_name.is_none_or(|name| name.starts_with("timestamp ")),
+        ),
+    };
+    match type_name {
+        None if column.is_optional => Ok(format!("NULL::{null}")),
+        None => Err(format!("the column {name} does not exist; add it in a view")),
+        Some(found) if !is_fit => Err(format!(
+            "the column {name} is of the type {found}; convert it in a view: {name}::{null}"
+        )),
+        // Times without a zone are in UTC.
+        Some("timestamp without time zone") => Ok(format!("s.{name} AT TIME ZONE 'UTC'")),
+        Some(_) => Ok(format!("s.{name}::{null}")),
+    }
+}
+
+/// Writes each user's id in Weir into its copy. Returns the ids that are no subjects.
+async fn resolve_users(
+    transaction: &Transaction<'_>,
+    holders: Holders,
+) -> Result<Vec<ImportFault>, ControlError> {
+    let rows = transaction
+        .query(
+            "SELECT DISTINCT id FROM pg_temp.import_users WHERE id IS NOT NULL ORDER BY id",
+            &[],
+        )
+        .await?;
+    let mut faults = Vec::new();
+    for rows in rows.chunks(BATCH) {
+        let (mut texts, mut ids, mut known_as) = (
+            Vec::<&str>::new(),
+            Vec::<Uuid>::new(),
+            Vec::<Option<String>>::new(),
+        );
+        for row in rows {
+            let id: &str = row.get("id");
+            match id.parse::<Subject>() {
+                Ok(subject) => {
+                    texts.push(id);
+                    ids.push(holders.subject(&subject).id);
+                    known_as.push(kept_text(&subject).map(str::to_owned));
+                }
+                Err(problem) => faults.push(not_a_subject(id, problem)),
+            }
+        }
+        transaction
+            .execute(
+                "UPDATE pg_temp.import_users u SET holder = k.holder, known_as = k.known_as \
+                 FROM unnest($1::text[], $2::uuid[], $3::text[]) AS k (id, holder, known_as) WHERE u.id = k.id",
+                &[&texts, &ids, &known_as],
+            )
+            .await?;
+    }
+    Ok(faults)
+}
+
+fn not_a_subject(id: &str, problem: SubjectError) -> ImportFault {
+    ImportFault {
+        relation: "users".to_owned(),
+        row: format!("id {id:?}"),
+        problem: problem.to_string(),
+        remedy: "use the subject of the user's tokens as id".to_owned(),
+    }
+}
+
+async fn row_faults(transaction: &Transaction<'_>) -> Result<Vec<ImportFault>, ControlError> {
+    let rows = transaction
+        .query(include_str!("sql/import_faults.sql"), &[])
+        .await?;
+    Ok(rows
+        .iter()
+        .map(|row| ImportFault {
+            relation: row.get("relation"),
+            row: row.get("row"),
+            problem: row.get("problem"),
+            remedy: row.get("remedy"),
+        })
+        .collect())
+}
+
+/// The sums: name, in the source, in Weir.
+async fn sums(transaction: &Transaction<'_>) -> Result<Vec<(String, i64, i64)>, ControlError> {
+    let rows = transaction
+        .query(include_str!("sql/import_sums.sql"), &[])
+        .await?;
+    Ok(rows
+        .iter()
+        .map(|row| (row.get("what"), row.get("source"), row.get("weir")))
+        .collect())
+}
+
+async fn write(
+    transaction: &Transaction<'_>,
+    actor: &str,
+    billed_until: Option<Timestamp>,
+) -> Result<(), ControlError> {
+    transaction
+        .execute(include_str!("sql/import_users.sql"), &[])
+        .await?;
+    transaction
+        .execute(include_str!("sql/import_months.sql"), &[])
+        .await?;
+    let moved = transaction
+        .query(include_str!("sql/import_subscriptions.sql"), &[&actor])
+        .await?;
+    let moved: Vec<Uuid> = moved.iter().map(|row| row.get("holder")).collect();
+    if !moved.is_empty() {
+        transaction.execute("SELECT lock_holders($1)", &[&moved]).await?;
+        transaction
+            .execute(
+                "SELECT move_usage(u, period_start_of(u, clock_timestamp())) FROM unnest($1::uuid[]) AS u",
+                &[&moved],
+            )
+            .await?;
+    }
+    transaction
+        .execute(include_str!("sql/import_usage.sql"), &[&billed_until, &IMPORTED])
+        .await?;
+    transaction
+        .execute(include_str!("sql/import_reservations.sql"), &[])
+        .await?;
+    transaction
+        .execute(include_str!("sql/import_accept.sql"), &[])
+        .await?;
+    Ok(())
+}

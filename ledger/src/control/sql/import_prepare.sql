@@ -1,0 +1,34 @@
+-- Finds out which copied rows the database has already.
+CREATE INDEX ON pg_temp.import_users (id);
+-- For 30 days, a deleted user is not created again.
+UPDATE pg_temp.import_users u
+SET is_new = NOT EXISTS (SELECT 1 FROM users k WHERE k.id = u.holder),
+    is_deleted = EXISTS (SELECT 1 FROM deleted_users d
+                         WHERE d.hash = sha256(convert_to(u.holder::text, 'UTF8'))
+                           AND d.deleted_at > now() - interval '30 days')
+                 AND NOT EXISTS (SELECT 1 FROM users k WHERE k.id = u.holder)
+WHERE u.holder IS NOT NULL;
+-- A changed row is another event.
+UPDATE pg_temp.import_subscriptions s
+SET event_id = 'import:' || encode(sha256(convert_to(
+        concat_ws('|', s.user_id, p.tier, extract(epoch FROM s.current_period_start),
+                  extract(epoch FROM s.current_period_end), extract(epoch FROM s.updated_at), s.subscription), 'UTF8')), 'hex')
+FROM pg_temp.import_plans p
+WHERE p.id = s.plan_id AND s.status = 'active';
+-- The id of an event that has no UUID is derived, so that it is the same in each run.
+UPDATE pg_temp.import_usage e
+SET event_id = coalesce(uuid_of_subject(e.id), subject_id(w.address_namespace, 'imported usage ' || e.id))
+FROM weir_settings w;
+UPDATE pg_temp.import_usage e
+SET is_new = true
+FROM pg_temp.import_users u
+WHERE u.id = e.user_id AND NOT u.is_deleted AND NOT EXISTS (SELECT 1 FROM usage_events k WHERE k.id = e.event_id);
+-- A reservation of an ended or deleted job is over.
+UPDATE pg_temp.import_reservations r
+SET is_open = true,
+    is_new = NOT EXISTS (SELECT 1 FROM submissions s WHERE s.job_id = j.id)
+             AND NOT EXISTS (SELECT 1 FROM pg_temp.import_users u WHERE u.id = r.user_id AND u.is_deleted)
+FROM river_job j
+WHERE j.id = r.job_id AND j.finalized_at IS NULL;
+ANALYZE pg_temp.import_users, pg_temp.import_plans, pg_temp.import_subscriptions, pg_temp.import_usage,
+        pg_temp.import_reservations;

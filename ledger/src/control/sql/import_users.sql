@@ -1,0 +1,6 @@
+-- Creates the new users on the default plan. Without a subscription, their billing periods are calendar months.
+WITH wanted AS MATERIALIZED (
+    SELECT u.holder, u.known_as FROM pg_temp.import_users u WHERE u.is_new AND NOT u.is_deleted
+)
+SELECT create_users(ARRAY(SELECT w.holder FROM wanted w ORDER BY w.holder),
+                    ARRAY(SELECT w.known_as FROM wanted w ORDER BY w.holder))

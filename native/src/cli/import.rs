@@ -1,0 +1,92 @@
+//! `weir import`: takes over an existing product's users, subscriptions, usage and reservations.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
+use jiff::Timestamp;
+use weir::config::Settings;
+use weir_ledger::control::{self, ImportSource, ImportSum, Imported};
+
+use super::connection::connected;
+use super::output::{
+    CommandResult, actor, counted, print, print_error, print_json, table_text, with_progress,
+};
+
+#[derive(Args)]
+pub(crate) struct Import {
+    /// The schema with the product's tables, or with views of them.
+    #[arg(long = "from", value_name = "SCHEMA")]
+    schema: String,
+    /// Until when the product has billed its usage, such as 2027-01-31T00:00:00Z. The usage feed delivers later usage
+    /// [default: all usage is billed].
+    #[arg(long)]
+    billed_until: Option<Timestamp>,
+    /// Check everything and print the sums; change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Import {
+    pub(crate) async fn run(self, settings: &Settings) -> CommandResult {
+        let mut client = connected(settings).await?;
+        let source = ImportSource {
+            schema: &self.schema,
+            billed_until: self.billed_until,
+            is_dry_run: self.dry_run,
+        };
+        let actor = actor();
+        let imported = with_progress("importing", control::import(&mut client, &actor, source)).await?;
+        let sums = match imported {
+            Imported::Done(sums) => sums,
+            Imported::Refused(faults) => {
+                if self.json {
+                    print_json(&faults)?;
+                } else {
+                    for fault in &faults {
+                        print_error(&format!(
+                            "{}, {}: {}; {}",
+                            fault.relation, fault.row, fault.problem, fault.remedy
+                        ));
+                    }
+                }
+                let problems = counted(faults.len() as i128, "problem", "problems");
+                return Err(format!("{problems} in the schema {}; nothing was imported", self.schema).into());
+            }
+        };
+        if self.json {
+            print_json(&sums)?;
+        } else {
+            print(&text(&sums))?;
+        }
+        if self.dry_run {
+            print_error("dry run: nothing was changed");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn text(sums: &[ImportSum]) -> String {
+    let mut table = Table::new();
+    table
+        .load_preset(NOTHING)
+        .set_header(["", "SOURCE", "WEIR BEFORE", "WEIR AFTER"]);
+    for sum in sums {
+        table.add_row([
+            sum.what.clone(),
+            sum.source.to_string(),
+            sum.before.to_string(),
+            sum.after.to_string(),
+        ]);
+    }
+    for column in 1..4 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table_text(&table)
+}

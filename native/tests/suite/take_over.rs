@@ -1,0 +1,474 @@
+//! `weir import` takes over an existing product: docs/how-to/take-over.md.
+
+use std::process::Output;
+
+use crate::common::others::river_at;
+use crate::common::process::command;
+use crate::common::{GO_TESTS, Weir, Who};
+use serde_json::{Value, json};
+use tokio_postgres::Client;
+use uuid::Uuid;
+use weir_ledger::control::{UsageCursor, usage_after};
+use weir_ledger::database::Database;
+use weir_ledger::plans;
+
+/// Weir's tables are apart from the product's.
+const SCHEMAS: [(&str, &str); 2] = [("WEIR_SCHEMA", "weir"), ("RIVER_SCHEMA", "public")];
+
+const PAID: Uuid = Uuid::from_u128(0x4000_8000_0000_0000_000a);
+const FROZEN: Uuid = Uuid::from_u128(0x4000_8000_0000_0000_000b);
+const CANCELED: Uuid = Uuid::from_u128(0x4000_8000_0000_0000_000c);
+const OVER: Uuid = Uuid::from_u128(0x4000_8000_0000_0000_000d);
+
+/// Weir in the database of a product, which this SQL creates.
+async fn product(sql: &str) -> Weir {
+    let weir = Weir::made(&SCHEMAS, async |url| {
+        river_at(url, 6).await;
+        let client = Database::at(url).unwrap().connect().await.unwrap();
+        client.batch_execute("SET search_path = public").await.unwrap();
+        client.batch_execute(sql).await.unwrap();
+        let migrated = crate::common::others::weir(url, &["migrate"], &SCHEMAS);
+        assert!(migrated.status.success(), "{migrated:?}");
+    })
+    .await;
+    weir.is_clean().await;
+    weir
+}
+
+/// A Weir in the database of ADR-21's product.
+async fn adr_21() -> Weir {
+    let tests = json!([{ "path": "a_test.go", "content": GO_TESTS }]).to_string();
+    product(&include_str!("common/product.sql").replace("{tests}", &tests.replace('\'', "''"))).await
+}
+
+fn import(weir: &Weir, arguments: &[&str]) -> Output {
+    command(weir, &[&["import"], arguments].concat())
+        .output()
+        .unwrap()
+}
+
+/// The sums that an import prints: name, in the source, in Weir before and after.
+fn sums(output: &Output) -> Vec<(String, i64, i64, i64)> {
+    assert!(output.status.success(), "{output:?}");
+    let sums: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let number = |sum: &Value, name: &str| sum[name].as_i64().unwrap();
+    sums.as_array()
+        .unwrap()
+        .iter()
+        .map(|sum| {
+            let what = sum["what"].as_str().unwrap().to_owned();
+            (
+                what,
+                number(sum, "source"),
+                number(sum, "before"),
+                number(sum, "after"),
+            )
+        })
+        .collect()
+}
+
+/// The rows of all of Weir's tables, as text.
+async fn rows(client: &Client) -> Vec<String> {
+    let tables = client
+        .query(
+            "SELECT c.oid::regclass::text FROM pg_class c \
+             WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind = 'r' ORDER BY 1",
+            &[],
+        )
+        .await
+        .unwrap();
+    let mut found = Vec::new();
+    for table in &tables {
+        let name: &str = table.get(0);
+        let sql = format!("SELECT '{name} ' || t::text FROM {name} t ORDER BY 1");
+        let rows = client.query(&sql, &[]).await.unwrap();
+        found.extend(rows.iter().map(|row| row.get::<_, String>(0)));
+    }
+    found
+}
+
+async fn number(client: &Client, sql: &str) -> i64 {
+    client.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_continues_periods_usage_and_waiting_jobs() {
+    let weir = adr_21().await;
+    let client = weir.client().await;
+    let before = rows(&client).await;
+    let tried = import(&weir, &["--from", "public", "--dry-run", "--json"]);
+    let all = [
+        ("active subscriptions", 3),
+        ("reserved of analysis", 4),
+        ("usage events of analysis", 6),
+        ("usage events of specview", 2),
+        ("usage of analysis", 103),
+        ("usage of specview", 403),
+        ("users", 4),
+        ("waiting jobs of analysis", 4),
+    ];
+    let expected = |before: bool| -> Vec<(String, i64, i64, i64)> {
+        let row = |(what, n): (&str, i64)| (what.to_owned(), n, if before { n } else { 0 }, n);
+        all.map(row).to_vec()
+    };
+    let sorted = |output: &Output| {
+        let mut sums = sums(output);
+        sums.sort();
+        sums
+    };
+    assert_eq!(sorted(&tried), expected(false));
+    assert_eq!(rows(&client).await, before, "a dry run changes nothing");
+
+    assert_eq!(
+        sorted(&import(&weir, &["--from", "public", "--json"])),
+        expected(false)
+    );
+    assert_eq!(weir.complaints().await, [""; 0]);
+    // Each user's month starts as the product's did, also if it was never renewed.
+    let anchors = "SELECT count(*) FROM public.user_subscriptions s JOIN user_subscriptions w USING (user_id) \
+                   WHERE s.status = 'active' AND w.current_period_start = s.current_period_start";
+    assert_eq!(number(&client, anchors).await, 3);
+    for (user, meter, used, reserved, limit) in [
+        (PAID, "analysis", 30, 3, json!(1000)),
+        (PAID, "specview", 400, 0, json!(100_000)),
+        (FROZEN, "analysis", 4, 1, json!(50)),
+        (CANCELED, "specview", 3, 0, json!(5000)),
+        (OVER, "analysis", 53, 0, json!(50)),
+    ] {
+        let quota = weir.quota(Who::User(user), meter).await;
+        assert_eq!(quota["used"], used, "{user} {meter}: {quota}");
+        assert_eq!(quota["reserved"], reserved, "{user} {meter}: {quota}");
+        assert_eq!(quota["limit"], limit, "{user} {meter}: {quota}");
+    }
+    let period = weir.get("/api/usage", Who::User(CANCELED)).await.body["period"].clone();
+    assert!(
+        period["start"].as_str().unwrap().contains("-01T00:00:00"),
+        "{period}"
+    );
+    let body = json!({ "files": [{ "path": "a_test.go", "content": GO_TESTS }] });
+    let refused = weir.post("/api/jobs/analysis", Who::User(OVER), &body).await;
+    assert_eq!(refused.status, 429, "{}", refused.body);
+
+    let after = rows(&client).await;
+    assert_eq!(
+        sorted(&import(&weir, &["--from", "public", "--json"])),
+        expected(true)
+    );
+    assert_eq!(rows(&client).await, after, "a second import changes nothing");
+
+    // The feed starts with what Weir charges.
+    let (events, cursor) = usage_after(&client, UsageCursor::default(), 100).await.unwrap();
+    assert_eq!(events.len(), 0, "{events:?}");
+    let working = weir.work().await;
+    weir.all_finished().await;
+    for who in [PAID, FROZEN].map(Who::User) {
+        weir.released(who, "analysis").await;
+    }
+    assert_eq!(weir.quota(Who::User(PAID), "analysis").await["used"], 33);
+    assert_eq!(weir.quota(Who::User(FROZEN), "analysis").await["used"], 5);
+    let job = weir.get("/api/jobs/1001", Who::User(PAID)).await;
+    assert_eq!(job.body["status"], "completed", "{}", job.body);
+    let (events, _) = usage_after(&client, cursor, 100).await.unwrap();
+    assert_eq!(events.len(), 4, "{events:?}");
+    assert!(events.iter().all(|event| event.job_id.is_some()), "{events:?}");
+    working.stop().await;
+    weir.is_clean().await;
+    let again = import(&weir, &["--from", "public"]);
+    assert!(again.status.success(), "{again:?}");
+    assert_eq!(weir.quota(Who::User(PAID), "analysis").await["used"], 33);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_cannot_be_imported_are_listed_and_nothing_is() {
+    let weir = adr_21().await;
+    let client = weir.client().await;
+    client
+        .batch_execute(
+            "ALTER TABLE public.usage_events ALTER event_type TYPE text; \
+             UPDATE public.usage_events SET event_type = 'videos' WHERE quota_amount = 7; \
+             UPDATE public.usage_events SET quota_amount = -2 WHERE quota_amount = 9; \
+             UPDATE public.usage_events SET created_at = now() + interval '1 day' WHERE quota_amount = 53; \
+             ALTER TABLE public.subscription_plans ALTER tier TYPE text; \
+             UPDATE public.subscription_plans SET tier = 'gold' WHERE tier = 'pro'; \
+             UPDATE public.user_subscriptions SET current_period_end = current_period_start - interval '1 day' \
+             WHERE current_period_start < now() - interval '90 days'; \
+             UPDATE public.river_job SET state = 'running', attempted_at = now(), attempt = 1 WHERE id = 1001; \
+             UPDATE public.river_job SET queue = 'analysis' WHERE id = 1002; \
+             UPDATE public.river_job SET args = args || '{\"user_id\": \"x\"}' WHERE id = 1003; \
+             UPDATE public.river_job SET kind = 'video:cut' WHERE id = 1004",
+        )
+        .await
+        .unwrap();
+    let before = rows(&client).await;
+    let refused = import(&weir, &["--from", "public"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let printed = String::from_utf8(refused.stderr).unwrap();
+    for problem in [
+        "Weir has no meter videos; it has analysis, specview; add the meter to weir.toml",
+        "quota_amount is -2; set a whole number",
+        "that is not in the future",
+        "of user 00000000-0000-4000-8000-00000000000a: Weir has no plan gold; it has enterprise, free, pro, pro_plus",
+        "of user 00000000-0000-4000-8000-00000000000b: current_period_end is",
+        "of job 1001: the job is running; stop your workers",
+        "of job 1002: the job is in the queue analysis, which is none of the service analysis; \
+         UPDATE river_job SET queue = 'analysis_default' WHERE id = 1002",
+        "of job 1003: the arguments of the job name user x",
+        "of job 1004: no service has jobs of the kind video:cut",
+        "9 problems in the schema public; nothing was imported",
+    ] {
+        assert!(printed.contains(problem), "{problem}: {printed}");
+    }
+    assert_eq!(printed.lines().count(), 10, "{printed}");
+    assert_eq!(rows(&client).await, before);
+    // A source of another form is refused as a whole.
+    let refused = import(&weir, &["--from", "weir"]);
+    assert!(!refused.status.success(), "{refused:?}");
+    client
+        .batch_execute(
+            "CREATE SCHEMA other; CREATE VIEW other.users AS SELECT 1 AS uid; \
+             CREATE VIEW other.subscription_plans AS SELECT 1 AS id, 'free' AS tier; \
+             CREATE VIEW other.usage_events AS \
+             SELECT 1 AS id, 1 AS user_id, 'analysis' AS event_type, '3' AS quota_amount, now()::text AS created_at",
+        )
+        .await
+        .unwrap();
+    let refused = import(&weir, &["--from", "other"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let printed = String::from_utf8(refused.stderr).unwrap();
+    for problem in [
+        "other.users: the column id does not exist; add it in a view",
+        "other.user_subscriptions does not exist; create a view with the columns user_id, plan_id, status",
+        "other.usage_events: the column quota_amount is of the type text; convert it in a view: quota_amount::numeric",
+        "other.usage_events: the column created_at is of the type text",
+    ] {
+        assert!(printed.contains(problem), "{problem}: {printed}");
+    }
+    assert_eq!(rows(&client).await, before);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_import_follows_changes_and_respects_the_provider() {
+    let weir = adr_21().await;
+    let client = weir.client().await;
+    // The provider has reported a change of `paid` after the product's last one. `frozen` has used Weir already.
+    let plan = |arguments: &[&str]| {
+        let output = command(&weir, &[&["user", "plan"], arguments].concat())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    plan(&[&PAID.to_string(), "enterprise"]);
+    // Weir has seen the waiting jobs: it has parked those without a free slot, without an amount.
+    weir.reconcile().await;
+    plans::ensure_user(&client, FROZEN, "free").await.unwrap();
+    weir.use_up(FROZEN, "analysis", 2).await;
+    weir.is_clean().await;
+    assert!(import(&weir, &["--from", "public"]).status.success());
+    assert_eq!(
+        weir.quota(Who::User(PAID), "analysis").await["limit"],
+        Value::Null
+    );
+    let quota = weir.quota(Who::User(FROZEN), "analysis").await;
+    assert_eq!(
+        (&quota["used"], &quota["reserved"]),
+        (&json!(6), &json!(1)),
+        "{quota}"
+    );
+    assert_eq!(weir.complaints().await, [""; 0]);
+
+    client
+        .batch_execute(&format!(
+            "UPDATE public.user_subscriptions SET updated_at = now(), current_period_start = now() - interval '1 day', \
+                    current_period_end = now() - interval '1 day' + interval '1 month', \
+                    plan_id = (SELECT id FROM public.subscription_plans WHERE tier = 'pro') \
+             WHERE user_id = '{FROZEN}'; \
+             INSERT INTO public.users VALUES ('00000000-0000-4000-8000-00000000000e', 'new'); \
+             INSERT INTO public.usage_events (user_id, event_type, analysis_id, quota_amount, created_at) \
+             SELECT u.id, 'analysis', gen_random_uuid(), e.amount, e.at FROM public.users u, \
+                    (VALUES (5, now() - interval '2 hours'), (6, now() - interval '100 days')) AS e (amount, at) \
+             WHERE u.login = 'new'"
+        ))
+        .await
+        .unwrap();
+    let days_ago = |days: i64| jiff::Timestamp::now() - jiff::SignedDuration::from_hours(24 * days);
+    let billed = days_ago(1);
+    let second = import(
+        &weir,
+        &["--from", "public", "--billed-until", &billed.to_string()],
+    );
+    assert!(second.status.success(), "{second:?}");
+    let quota = weir.quota(Who::User(FROZEN), "analysis").await;
+    assert_eq!(
+        (&quota["limit"], &quota["used"]),
+        (&json!(1000), &json!(6)),
+        "{quota}"
+    );
+    // The feed delivers only what the product has not billed.
+    let (events, _) = usage_after(&client, UsageCursor::default(), 100).await.unwrap();
+    let amounts: Vec<i64> = events.iter().map(|event| event.amount).collect();
+    assert_eq!(amounts, [2, 5]);
+
+    // Archiving leaves imported events, so that another import finds them.
+    let file = std::env::temp_dir().join(format!("weir-import-{}.ndjson", Uuid::new_v4()));
+    let to = file.display().to_string();
+    let limit = days_ago(40).to_string();
+    let archived = command(&weir, &["usage", "archive", "--before", &limit, "--to", &to])
+        .output()
+        .unwrap();
+    assert!(archived.status.success(), "{archived:?}");
+    let _ = std::fs::remove_file(&file);
+    let usage = "SELECT sum(quota_amount)::bigint FROM usage_events";
+    let before = number(&client, usage).await;
+    assert!(import(&weir, &["--from", "public"]).status.success());
+    assert_eq!(number(&client, usage).await, before);
+
+    // A user who was deleted meanwhile is not created again.
+    let deleted = command(&weir, &["user", "delete", &CANCELED.to_string(), "--yes"])
+        .output()
+        .unwrap();
+    assert!(deleted.status.success(), "{deleted:?}");
+    let users = weir.count("users").await;
+    assert!(import(&weir, &["--from", "public"]).status.success());
+    assert_eq!(weir.count("users").await, users);
+    assert_eq!(number(&client, usage).await, before);
+    weir.end().await;
+}
+
+/// The blocks of a page in this language.
+fn blocks<'a>(page: &'a str, language: &str) -> impl Iterator<Item = &'a str> {
+    let start = format!("```{language}\n");
+    let blocks: Vec<_> = page
+        .split(start.as_str())
+        .skip(1)
+        .map(|part| part.split("```").next().unwrap())
+        .collect();
+    blocks.into_iter()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_of_the_page_take_over_a_product() {
+    let page = include_str!("../../../docs/how-to/take-over.md");
+    let weir = product(
+        "CREATE TABLE accounts (id bigint PRIMARY KEY, is_closed boolean NOT NULL); \
+         CREATE TABLE products (code text PRIMARY KEY); \
+         CREATE TABLE contracts (account_id bigint, product_code text, stripe_id text, updated_at timestamptz, \
+                                 paid_from timestamptz, paid_until timestamptz); \
+         CREATE TABLE scans (id bigserial, account_id bigint, files int, done_at timestamp NOT NULL); \
+         INSERT INTO accounts VALUES (1, false), (2, false), (3, true); \
+         INSERT INTO products VALUES ('free'), ('pro'); \
+         INSERT INTO contracts VALUES \
+             (1, 'pro', 'sub_1', now() - interval '9 days', now() - interval '9 days', now() - interval '9 days' + interval '1 month'), \
+             (2, 'pro', 'sub_2', now() - interval '90 days', now() - interval '90 days', now() - interval '60 days'), \
+             (3, 'pro', 'sub_3', now(), now(), now() + interval '1 month'); \
+         INSERT INTO scans (account_id, files, done_at) VALUES \
+             (1, 8, now() AT TIME ZONE 'UTC' - interval '8 days'), (2, 1, now() AT TIME ZONE 'UTC'), \
+             (3, 5, now() AT TIME ZONE 'UTC')",
+    )
+    .await;
+    let product = weir.client_as_it_is().await;
+    for sql in blocks(page, "sql") {
+        product.batch_execute(sql).await.unwrap();
+    }
+    let mut commands = 0;
+    for block in page.split("```sh\n").skip(1) {
+        let block = block.split("```").next().unwrap();
+        for line in block.lines().filter_map(|line| line.trim().strip_prefix("weir ")) {
+            let arguments: Vec<&str> = line.split(' ').collect();
+            let output = command(&weir, &arguments).output().unwrap();
+            assert!(output.status.success(), "{line}: {output:?}");
+            println!("$ weir {line}\n{}", String::from_utf8_lossy(&output.stdout));
+            commands += 1;
+        }
+    }
+    assert_eq!(commands, 4);
+    let client = weir.client().await;
+    let row = client
+        .query_one(
+            "SELECT (SELECT array_agg(subject ORDER BY subject) FROM users) AS users, \
+                    (SELECT sum(quota_amount)::bigint FROM usage_events) AS used, \
+                    (SELECT array_agg(subscription) FROM plan_changes) AS subscriptions",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!(row.get::<_, Vec<String>>("users"), ["1", "2"]);
+    assert_eq!(row.get::<_, i64>("used"), 9);
+    assert_eq!(row.get::<_, Vec<String>>("subscriptions"), ["sub_1"]);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_documented_grants_suffice_for_rivers_tables_of_another_role() {
+    let page = include_str!("../../../docs/how-to/beside.md");
+    let grants = blocks(page, "sql").find(|block| block.contains("GRANT")).unwrap();
+    let (role, owner) = (
+        format!("weir_app_{}", Uuid::new_v4().simple()),
+        format!("product_{}", Uuid::new_v4().simple()),
+    );
+    let mut own = String::new();
+    let weir = Weir::made(&SCHEMAS, async |url| {
+        river_at(url, 6).await;
+        let client = Database::at(url).unwrap().connect().await.unwrap();
+        let database: String = client
+            .query_one("SELECT current_database()::text", &[])
+            .await
+            .unwrap()
+            .get(0);
+        client
+            .batch_execute(&format!(
+                "SET search_path = public; REVOKE ALL ON SCHEMA public FROM PUBLIC; \
+                 CREATE ROLE {role} LOGIN PASSWORD 'secret'; CREATE ROLE {owner}; \
+                 DO $$ DECLARE o record; BEGIN \
+                     FOR o IN SELECT c.oid::regclass AS name FROM pg_class c \
+                              WHERE c.relname ~ '^river_' AND c.relkind = 'r' LOOP \
+                         EXECUTE format('ALTER TABLE %s OWNER TO {owner}', o.name); END LOOP; END $$; \
+                 ALTER SCHEMA public OWNER TO {owner}; ALTER DATABASE {database} OWNER TO {owner}; SET ROLE {owner}"
+            ))
+            .await
+            .unwrap();
+        let grants = grants
+            .replace("weir_app", &role)
+            .replace("DATABASE product", &format!("DATABASE {database}"));
+        client.batch_execute(&grants).await.unwrap();
+        let mut reached = reqwest::Url::parse(url).unwrap();
+        reached.set_username(&role).unwrap();
+        reached.set_password(Some("secret")).unwrap();
+        own = reached.to_string();
+        let migrated = crate::common::others::weir(&own, &["migrate"], &SCHEMAS);
+        assert!(migrated.status.success(), "{migrated:?}");
+    })
+    .await;
+    // The product's own client inserts a job, and Weir's role works it.
+    let user = weir.user("pro").await;
+    let context = weir.another(&[("DATABASE_URL", &own)]);
+    let args = json!({ "user_id": user, "files": [{ "path": "a_test.go", "content": GO_TESTS }] });
+    weir.insert_by_river(args, "analysis_priority").await;
+    let submitted = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    let working = weir::work::Working::start(&context, weir::work::Role::Both, &context.settings.services)
+        .await
+        .unwrap();
+    weir.all_finished().await;
+    let job = weir.finished(submitted, Who::User(user)).await;
+    assert_eq!(job["status"], "completed", "{job}");
+    working.stop().await;
+    weir.is_clean().await;
+    let client = weir.client().await;
+    // An import names the rights that it lacks.
+    let hidden = "CREATE SCHEMA hidden; CREATE TABLE hidden.users (id int)";
+    client.batch_execute(hidden).await.unwrap();
+    let refused = crate::common::others::weir(&own, &["import", "--from", "hidden"], &SCHEMAS);
+    let printed = String::from_utf8(refused.stderr).unwrap();
+    let grants =
+        format!("have its owner run: GRANT USAGE ON SCHEMA hidden TO {role}; GRANT SELECT ON ALL TABLES");
+    assert!(printed.contains(&grants), "{printed}");
+    client
+        .batch_execute(&format!(
+            "DO $$ BEGIN EXECUTE format('REASSIGN OWNED BY {role}, {owner} TO %I', current_user); END $$; \
+             DROP OWNED BY {role}, {owner} CASCADE; DROP ROLE {role}; DROP ROLE {owner}"
+        ))
+        .await
+        .unwrap();
+    weir.end().await;
+}
