@@ -62,6 +62,10 @@ enum Benchmark {
     #[value(hide = true)]
     PathBareWorkers,
     #[value(hide = true)]
+    PathLiteralOrigin,
+    #[value(hide = true)]
+    PathLiteralWorkers,
+    #[value(hide = true)]
     PeersSetup,
     #[value(hide = true)]
     PeersProduce,
@@ -94,6 +98,8 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
         Benchmark::PathWorkers => return path_part(settings, Part::Workers).await,
         Benchmark::PathBareOrigin => return path_part(settings, Part::BareOrigin).await,
         Benchmark::PathBareWorkers => return path_part(settings, Part::BareWorkers).await,
+        Benchmark::PathLiteralOrigin => return path_part(settings, Part::LiteralOrigin).await,
+        Benchmark::PathLiteralWorkers => return path_part(settings, Part::LiteralWorkers).await,
         Benchmark::PeersSetup => return peer_part(settings, PeerPart::Setup).await,
         Benchmark::PeersProduce => return peer_part(settings, PeerPart::Produce).await,
         Benchmark::PeersWork => return peer_part(settings, PeerPart::Work).await,

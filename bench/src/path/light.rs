@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tokio_postgres::Client;
 
 use super::super::cost::{Cpu, wal};
+use super::super::literal;
 use super::super::progress::progress;
 use super::super::proxy::Proxy;
 use super::super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
@@ -111,6 +112,8 @@ pub(crate) async fn light(settings: &Settings, effort: Effort, weir: &Path) -> R
     let span = effort.span * 5 / 2;
     let (ours, bare) = (Stage::new(settings).await?, Stage::new(settings).await?);
     let ids = ours.users(USERS).await?;
+    let decided = Stage::new(settings).await?;
+    let decided_ids = decided.users(USERS).await?;
     let client = ours.database.connect().await?;
     let mut conditions = conditions(&client).await?;
     let counted = match Counter::new(&client, &ours).await? {
@@ -124,21 +127,50 @@ pub(crate) async fn light(settings: &Settings, effort: Effort, weir: &Path) -> R
         effort.turns,
         span.as_secs_f64()
     ));
+    conditions.push(
+        "\"the decisions literally\" is riverqueue with ADR-21's reservation and ADR-10's limiter in memory; its users have \
+         5 slots"
+            .to_owned(),
+    );
     let scene = Scene::new(weir, &ids, span)?;
-    let (mut with_weir, mut with_river) = (Vec::new(), Vec::new());
+    let decided_scene = Scene::new(weir, &decided_ids, span)?;
+    literal::prepare(&decided.database.connect().await?).await?;
+    let (mut with_weir, mut with_river, mut with_literal) = (Vec::new(), Vec::new(), Vec::new());
     for number in 1..=effort.turns {
         progress(&format!("Weir, turn {number} of {}", effort.turns));
         with_weir.push(turn(&scene, &ours, Side::Weir).await?);
         progress(&format!("bare River, turn {number} of {}", effort.turns));
         with_river.push(turn(&scene, &bare, Side::Bare).await?);
+        progress(&format!(
+            "the decisions literally, turn {number} of {}",
+            effort.turns
+        ));
+        with_literal.push(turn(&decided_scene, &decided, Side::Literal).await?);
     }
     drop(client);
     ours.end().await?;
     bare.end().await?;
-    Ok(Report {
-        conditions,
-        lines: lines(&with_weir, &with_river),
-    })
+    decided.end().await?;
+    let mut lines = lines(&with_weir, &with_river);
+    lines.extend(against_literal(&with_weir, &with_literal));
+    Ok(Report { conditions, lines })
+}
+
+/// The cost of a job against River that does the same work.
+fn against_literal(ours: &[Turn], theirs: &[Turn]) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for (index, rate) in RATES.into_iter().enumerate() {
+        let mut compared = |what: &str, unit, number: &dyn Fn(&Cost) -> f64| {
+            let of = |turns: &[Turn]| median(turns.iter().map(|turn| number(&turn.rates[index])).collect());
+            let name = format!("{rate} jobs/s, against the decisions literally: {what}");
+            lines.push(Line::compared(name, of(ours), of(theirs), unit));
+        };
+        compared("PostgreSQL CPU a job", "ms", &|cost| cost.cpu[0]);
+        compared("statements a job", "", &|cost| cost.statements);
+        compared("submission, p50", "ms", &|cost| cost.submitted[0]);
+        compared("start, p50", "ms", &|cost| cost.started[0]);
+    }
+    lines
 }
 
 /// The medians of all turns.

@@ -52,6 +52,10 @@ pub(crate) enum Part {
     BareOrigin,
     /// Bare River's workers.
     BareWorkers,
+    /// A route over River, with the decisions taken literally.
+    LiteralOrigin,
+    /// Workers over River, with the decisions taken literally.
+    LiteralWorkers,
 }
 
 /// Runs one of the benchmark's processes, until it is killed.
@@ -64,6 +68,8 @@ pub(crate) async fn part(settings: Settings, part: Part) -> Result<(), BenchErro
         Part::Workers => parts::workers(settings).await,
         Part::BareOrigin => parts::bare_origin(&settings).await,
         Part::BareWorkers => parts::bare_workers(&settings).await,
+        Part::LiteralOrigin => parts::literal_origin(&settings).await,
+        Part::LiteralWorkers => parts::literal_workers(&settings).await,
     }
 }
 
@@ -73,7 +79,10 @@ enum Side {
     Weir,
     /// Weir, through the edge.
     Edge,
+    /// River without quotas and slots.
     Bare,
+    /// River with the decisions taken literally.
+    Literal,
 }
 
 /// Whether jobs run while others are submitted.
@@ -302,6 +311,7 @@ impl Running {
         let (program, origin, workers) = match side {
             Side::Weir | Side::Edge => (&scene.weir, "serve", "path-workers"),
             Side::Bare => (&scene.own, "path-bare-origin", "path-bare-workers"),
+            Side::Literal => (&scene.own, "path-literal-origin", "path-literal-workers"),
         };
         let services = &scene.services;
         let mut origin = Process::start(program, url, services, &[origin], &variables)?;
@@ -320,18 +330,18 @@ impl Running {
         }
         let edge = match side {
             Side::Edge => Some(Edge::start(address, EDGE_SECRET, JWT_SECRET).await?),
-            Side::Weir | Side::Bare => None,
+            Side::Weir | Side::Bare | Side::Literal => None,
         };
         let target = Arc::new(Target {
             address: edge.as_ref().map_or(address, Edge::address),
             path: match side {
                 Side::Weir | Side::Edge => "/api/jobs/analysis",
-                Side::Bare => "/jobs",
+                Side::Bare | Side::Literal => "/jobs",
             },
             credential: match side {
                 Side::Weir => Credential::Assertion(scene.key.clone()),
                 Side::Edge => Credential::Token(JWT_SECRET),
-                Side::Bare => Credential::None,
+                Side::Bare | Side::Literal => Credential::None,
             },
         });
         Ok(Self {

@@ -1,4 +1,5 @@
-//! The processes of `path` that no installation has: workers with empty jobs, and the equivalents over bare River.
+//! The processes of `path` that no installation has. Two are workers with empty jobs, and their equivalent over bare River.
+//! The third takes the decisions literally, on River.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -10,9 +11,11 @@ use axum::routing::post;
 use axum::{Json, Router};
 use riverqueue::{Client, InsertOpts, Job, QueueConfig, WorkContext, WorkOutcome, Workers};
 use serde_json::{Value, json};
+use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
 use super::super::jobs::Count;
+use super::super::literal;
 use super::super::report::BenchError;
 use super::super::reserve::BareArgs;
 use super::super::stage::KIND;
@@ -43,6 +46,11 @@ pub(super) async fn bare_origin(settings: &Settings) -> Result<(), BenchError> {
     let pool = settings.database()?.river_pool(super::load::CONNECTIONS as u32)?;
     let river = Client::builder(pool).build()?;
     let router = Router::new().route("/jobs", post(insert)).with_state(river);
+    serve(settings, router).await
+}
+
+/// Serves a router with the origin's server.
+async fn serve(settings: &Settings, router: Router) -> Result<(), BenchError> {
     let listener = listen::bind(settings.listen, "WEIR_ORIGIN_PORT")
         .await
         .map_err(std::io::Error::other)?;
@@ -69,6 +77,37 @@ async fn insert(
         StatusCode::ACCEPTED,
         Json(json!({ "job": { "id": inserted.job.id() } })),
     ))
+}
+
+/// A route that reserves and inserts a job with the decisions taken literally, by River's client.
+pub(super) async fn literal_origin(settings: &Settings) -> Result<(), BenchError> {
+    let pool = settings.database()?.river_pool(super::load::CONNECTIONS as u32)?;
+    let river = Client::builder(pool.clone()).build()?;
+    let router = Router::new()
+        .route("/jobs", post(reserve))
+        .with_state((river, pool));
+    serve(settings, router).await
+}
+
+async fn reserve(
+    State((river, pool)): State<(Client, PgPool)>,
+    Json(args): Json<BareArgs>,
+) -> Result<(StatusCode, Json<Value>), StatusCode> {
+    let reserved = literal::reserve(&river, &pool, args).await;
+    match reserved.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)? {
+        Some(id) => Ok((StatusCode::ACCEPTED, Json(json!({ "job": { "id": id } })))),
+        None => Err(StatusCode::TOO_MANY_REQUESTS),
+    }
+}
+
+/// River's client with the same number of workers, and handlers with the decisions taken literally.
+pub(super) async fn literal_workers(settings: &Settings) -> Result<(), BenchError> {
+    let database = settings.database()?;
+    let handlers = database.river_pool(literal::CONNECTIONS)?;
+    let client = literal::workers(database.river_pool(10)?, handlers, WORKERS, &Count::default())?;
+    let mut run = client.start()?;
+    run.wait().await?;
+    Ok(())
 }
 
 /// River's client with the same number of workers, without Weir.

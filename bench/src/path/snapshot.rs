@@ -148,6 +148,7 @@ async fn turn(
              {:.0} ms (p50 and p99), PostgreSQL {:.2} cores",
             match side {
                 Side::Bare => "bare River",
+                Side::Literal => "the decisions literally",
                 Side::Weir | Side::Edge => "Weir",
             },
             (plan.slice * number).as_secs(),
