@@ -19,7 +19,7 @@ use super::log::Change;
 use super::usage_feed::IMPORTED;
 use crate::holder::{Holders, kept_text};
 
-/// How many users one statement resolves.
+/// The maximum number of users that one statement resolves.
 const BATCH: usize = 10_000;
 
 /// The kind of values in a column.

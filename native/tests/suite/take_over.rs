@@ -324,7 +324,7 @@ async fn a_second_import_follows_changes_and_respects_the_provider() {
     assert!(import(&weir, &["--from", "public"]).status.success());
     assert_eq!(number(&client, usage).await, before);
 
-    // A user who was deleted meanwhile is not created again.
+    // A user who was deleted in between is not created again.
     let deleted = command(&weir, &["user", "delete", &CANCELED.to_string(), "--yes"])
         .output()
         .unwrap();

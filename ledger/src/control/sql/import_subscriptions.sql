@@ -1,6 +1,6 @@
--- Applies the copied subscriptions as events of a payment provider: each once, and not if a later event was applied.
+-- Applies the copied subscriptions as events of a payment provider. Each is applied once, and not after a later event.
 -- set_plan() of ledger/src/control/plan.rs has these rules for one user. The paid period may end a microsecond early, as
--- the last moment of the period; an end without whole months does not count. Returns the applied changes.
+-- its last moment. An end without whole months does not count. Returns the applied changes.
 -- Parameters: $1 the actor.
 WITH wanted AS MATERIALIZED (
     SELECT u.holder, u.is_new, p.id AS plan_id, p.tier, s.event_id, s.subscription, k.anchor AS known,
