@@ -1,4 +1,4 @@
-import { cp, mkdir, writeFile } from "node:fs/promises";
+import { cp, mkdir, readFile, writeFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { bundle } from "./lib/bundle.ts";
 import { cached, makeCached, usingCache } from "./lib/cache.ts";
@@ -82,6 +82,8 @@ async function edge(output: string): Promise<void> {
       external: ["./index_bg.wasm", "cloudflare:*"],
     });
     for (const { path, contents } of outputFiles) await writeFile(path, contents);
+    const entry = await readFile(join(root, "src", "entry.mjs"), "utf8");
+    await writeFile(join(folder, "worker.js"), entry.replaceAll("./weir.mjs", "./index.js"));
     await pack(folder, output, pulse);
   });
 }

@@ -1,34 +1,24 @@
 import assert from "node:assert/strict";
-import { cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, test } from "node:test";
 import { build } from "esbuild";
 import { convertV4MiniflareOptions, Miniflare, type V4MiniflareOptions } from "miniflare";
-import { nodeBin, root } from "../../scripts/lib/paths.ts";
-import { run } from "../../scripts/lib/process.ts";
-import { temporaryFolder } from "../../scripts/lib/temporary-folder.ts";
 import { freshSecrets, tokenFor } from "../harness/identity.ts";
+import { buildPackage, checkTypes } from "./package.ts";
 
 // The package weir-edge, built, and installed into empty projects. Each is bundled without Rust and runs in workerd.
 
-const folder = temporaryFolder("weir-edge-package");
-await run(process.execPath, [join(root, "scripts", "packages.ts"), "edge", "--out", folder]);
-await run("tar", ["-xzf", join(folder, "weir-edge-0.1.0.tgz"), "-C", folder]);
+const edge = await buildPackage();
 const secrets = freshSecrets();
 
 /** A Worker in a new project, with the package and Hono installed. */
 async function startWorker(name: string, source: string, bindings: Record<string, string> = {}): Promise<string> {
-  const project = join(folder, name);
-  const modules = join(project, "node_modules");
-  mkdirSync(modules, { recursive: true });
-  cpSync(join(folder, "package"), join(modules, "weir-edge"), { recursive: true });
-  symlinkSync(join(root, "node_modules", "hono"), join(modules, "hono"));
+  const project = edge.install(name, ["hono"]);
   writeFileSync(join(project, "package.json"), '{ "type": "module" }');
   writeFileSync(join(project, "index.ts"), source);
-  const flags = ["--noEmit", "--strict", "--module", "esnext", "--moduleResolution", "bundler", "--target", "es2022"];
-  const types = ["--lib", "es2022,webworker", "--types", "", "index.ts"];
-  await run(join(nodeBin, "tsc"), [...flags, ...types], { cwd: project });
-  const wasm = join(modules, "weir-edge", "index_bg.wasm");
+  await checkTypes(project, "index.ts");
+  const wasm = join(project, "node_modules", "weir-edge", "index_bg.wasm");
   const { outputFiles } = await build({
     entryPoints: [join(project, "index.ts")],
     bundle: true,

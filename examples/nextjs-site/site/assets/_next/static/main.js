@@ -1,0 +1,1 @@
+document.title = "A Next.js site";

@@ -1,0 +1,195 @@
+import assert from "node:assert/strict";
+import { type ChildProcess, spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
+import { cpSync, readdirSync, readFileSync } from "node:fs";
+import { basename, dirname, join, relative } from "node:path";
+import { createInterface } from "node:readline";
+import { after, test } from "node:test";
+import {
+  convertV4MiniflareOptions,
+  Miniflare,
+  type V4MiniflareOptions,
+  type V4WorkerOptions as WorkerOptions,
+} from "miniflare";
+import { unstable_getMiniflareWorkerOptions, unstable_readConfig } from "wrangler";
+import { wrangler, wranglerEnvironment } from "../../scripts/lib/edge-server.ts";
+import { root } from "../../scripts/lib/paths.ts";
+import { run } from "../../scripts/lib/process.ts";
+import { freshSecrets, tokenFor } from "../harness/identity.ts";
+import { buildPackage, checkTypes } from "./package.ts";
+import type { Variable } from "./workerd.ts";
+
+// The Workers in examples/, built by wrangler with the package weir-edge installed, in workerd. The page and the
+// package's README show parts of these files.
+
+const examples = join(root, "examples");
+const edge = await buildPackage();
+const secrets = freshSecrets();
+
+/** A copy of an example, with its packages installed. */
+function projectOf(example: string, packages: string[] = []): string {
+  const project = edge.install(example, packages);
+  cpSync(join(examples, example), project, {
+    recursive: true,
+    filter: (path) => !["node_modules", ".wrangler", ".dev.vars"].includes(basename(path)),
+  });
+  return project;
+}
+
+/** A Worker as `wrangler deploy` bundles it. */
+async function bundled(config: string, variables: Record<string, Variable>): Promise<WorkerOptions> {
+  const folder = dirname(config);
+  const output = join(folder, "bundle");
+  await run(process.execPath, [wrangler, "deploy", "--dry-run", "--outdir", output, "--config", config], {
+    cwd: folder,
+    env: wranglerEnvironment(),
+  });
+  const { workerOptions, main } = unstable_getMiniflareWorkerOptions(config);
+  const entry = basename(String(main)).replace(/\.ts$/, ".js");
+  const wasm = readdirSync(output).filter((name) => name.endsWith(".wasm"));
+  return {
+    ...(workerOptions as Partial<WorkerOptions>),
+    name: unstable_readConfig({ config }).name,
+    modulesRoot: output,
+    modules: [
+      { type: "ESModule", path: join(output, entry) },
+      ...wasm.map((name) => ({ type: "CompiledWasm", path: join(output, name) })),
+    ],
+    bindings: {
+      ...(workerOptions.bindings as Record<string, Variable>),
+      // An object on an overloaded machine must not count as one that hangs.
+      COUNTER_TIMEOUT_MS: "20000",
+      ...variables,
+    },
+  } as WorkerOptions;
+}
+
+type Ask = (path: string, init?: RequestInit) => Promise<Response>;
+
+/** Starts an example. The first configuration is that of the Worker that clients reach. */
+async function start(project: string, configs: string[], variables: Record<string, Variable>): Promise<Ask> {
+  const workers = [];
+  for (const config of configs) workers.push(await bundled(join(project, config), variables));
+  const settings = { host: "127.0.0.1", port: 0, cf: false, workers } as V4MiniflareOptions;
+  const miniflare = new Miniflare(convertV4MiniflareOptions(settings));
+  after(() => miniflare.dispose());
+  const url = (await miniflare.ready).href.replace(/\/$/, "");
+  return (path, init = {}) => {
+    const headers = new Headers(init.headers);
+    headers.set("CF-Connecting-IP", "203.0.113.1");
+    return fetch(url + path, { redirect: "manual", ...init, headers });
+  };
+}
+
+/** How many of 30 requests at once have each status. */
+async function thirty(ask: Ask, path: string, init?: RequestInit): Promise<Record<number, number>> {
+  const answers = await Promise.all(Array.from({ length: 30 }, () => ask(path, init)));
+  const counts: Record<number, number> = {};
+  for (const { status } of answers) counts[status] = (counts[status] ?? 0) + 1;
+  return counts;
+}
+
+const signedIn = async (user: string, claims = {}): Promise<RequestInit> => ({
+  headers: { Authorization: `Bearer ${await tokenFor(secrets.jwt, user, claims)}` },
+});
+const both = { JWT_SECRET: secrets.jwt, EDGE_SECRET: secrets.edge };
+
+test("the Hono API limits anonymous clients and knows users", async () => {
+  const project = projectOf("hono-api", ["hono"]);
+  await checkTypes(project, "src/index.ts");
+  const ask = await start(project, ["wrangler.toml"], { JWT_SECRET: secrets.jwt });
+  assert.deepEqual(await (await ask("/hello")).json(), { hello: "you" });
+  assert.deepEqual(await thirty(ask, "/hello"), { 200: 9, 429: 21 });
+  assert.deepEqual(await (await ask("/hello", await signedIn("anne"))).json(), { hello: "anne" });
+});
+
+test("the Next.js site keeps its pages, files, cookies and redirects", async () => {
+  const ask = await start(projectOf("nextjs-site"), ["wrangler.toml", "site/wrangler.toml"], both);
+  assert.match(await (await ask("/")).text(), /Hello there/);
+  const file = await ask("/_next/static/main.js");
+  assert.equal(await file.text(), readFileSync(join(examples, "nextjs-site/site/assets/_next/static/main.js"), "utf8"));
+  const login = await ask("/login", { method: "POST" });
+  assert.equal(login.status, 303);
+  assert.equal(new URL(login.headers.get("location") ?? "").pathname, "/");
+  const [cookie = ""] = login.headers.getSetCookie();
+  assert.match(await (await ask("/", { headers: { cookie } })).text(), /Hello again/);
+  assert.deepEqual(await (await ask("/api/hello", { headers: { cookie } })).json(), { hello: "anne" });
+  assert.deepEqual(await thirty(ask, "/api/hello"), { 200: 9, 429: 21 });
+  assert.deepEqual(await thirty(ask, "/"), { 200: 30 });
+});
+
+test("the Go backend accepts only the edge's requests", { timeout: 120_000 }, async (context) => {
+  const project = projectOf("go-backend");
+  const built = spawnSync("go", ["build", "-o", "backend", "."], { cwd: project, encoding: "utf8" });
+  if ((built.error as NodeJS.ErrnoException | undefined)?.code === "ENOENT") {
+    context.skip("Go is not installed");
+    return;
+  }
+  assert.equal(built.status, 0, built.stderr);
+  const child: ChildProcess = spawn(join(project, "backend"), {
+    env: { ...process.env, PORT: "0", EDGE_SECRET: secrets.edge },
+    stdio: ["ignore", "inherit", "pipe"],
+  });
+  after(async () => {
+    const ended = once(child, "exit");
+    child.kill();
+    await ended;
+  });
+  assert.ok(child.stderr);
+  const [line] = (await once(createInterface(child.stderr), "line")) as [string];
+  const backend = /http:\S+/.exec(line)?.[0] ?? "";
+  const ask = await start(project, ["wrangler.toml"], { ...both, ORIGIN_URL: backend });
+
+  assert.equal((await fetch(`${backend}/v1/status`)).status, 403);
+  assert.deepEqual(await (await ask("/v1/status")).json(), { status: "ok" });
+  assert.deepEqual(await thirty(ask, "/v1/quotes", { method: "POST" }), { 200: 10, 429: 20 });
+  assert.equal((await ask("/v1/orders", { method: "POST" })).status, 401);
+  const order = await ask("/v1/orders", { method: "POST", ...(await signedIn("anne", { org: { id: "acme" } })) });
+  assert.deepEqual(await order.json(), { buyer: "anne" });
+  assert.equal((await ask("/v1/nowhere")).status, 404, "from the backend");
+  assert.equal((await ask("/debug")).status, 404, "from the edge");
+});
+
+test("the existing Worker learns the user from the assertion", async () => {
+  const ask = await start(projectOf("existing-worker"), ["wrangler.toml", "existing/wrangler.toml"], both);
+  assert.deepEqual(await (await ask("/api/me?a=b")).json(), { user: null, address: "203.0.113.1" });
+  assert.deepEqual(await thirty(ask, "/api/me"), { 200: 9, 429: 21 });
+  assert.deepEqual(await (await ask("/api/me", await signedIn("anne"))).json(), {
+    user: "anne",
+    address: "203.0.113.1",
+  });
+});
+
+test("the documentation shows the code of the examples", () => {
+  const files = (folder: string): string[] =>
+    readdirSync(folder, { withFileTypes: true })
+      .filter(({ name }) => name !== "node_modules")
+      .flatMap((entry) => {
+        const path = join(folder, entry.name);
+        return entry.isDirectory() ? files(path) : [path];
+      });
+  const sources = files(examples).filter((path) => /\.(ts|js|go|toml)$/.test(path));
+  const shown = (page: string): string[] =>
+    [...readFileSync(join(root, page), "utf8").matchAll(/^```(ts|js|go|toml)\n(.*?)^```/gms)].map(
+      ([, language, code = ""]) => {
+        const source = sources.find((path) => readFileSync(path, "utf8").includes(code));
+        return `${language}: ${source ? relative(examples, source) : "none"}`;
+      },
+    );
+  assert.deepEqual(shown("docs/how-to/put-weir-in-front.md"), [
+    "toml: go-backend/wrangler.toml",
+    "toml: none", // a backend with its own sessions
+    "toml: nextjs-site/wrangler.toml",
+    "toml: existing-worker/wrangler.toml",
+    "ts: hono-api/src/index.ts",
+    "go: go-backend/verify.go",
+    "js: existing-worker/existing/src/verify.js",
+    "js: existing-worker/existing/src/index.js",
+  ]);
+  const readme = shown("packages/weir-edge/README.md");
+  assert.deepEqual(readme, ["ts: none", "ts: hono-api/src/index.ts", "toml: hono-api/wrangler.toml"]);
+  for (const example of ["hono-api", "nextjs-site", "go-backend", "existing-worker"]) {
+    const { dependencies } = JSON.parse(readFileSync(join(examples, example, "package.json"), "utf8"));
+    assert.equal(basename(dependencies["weir-edge"]), edge.tarball);
+  }
+});
