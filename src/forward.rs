@@ -76,17 +76,17 @@ pub(crate) async fn send(
     outgoing: &Outgoing<'_>,
 ) -> Result<Forwarded, JsValue> {
     let config = context.config;
-    let changes = request_changes(context, outgoing)?;
+    let mut changes = request_changes(context, outgoing)?;
     let (url, service) = match outgoing.origin {
         Origin::Url { base, .. } => (format!("{base}{}", outgoing.path_and_query), None),
         Origin::Service { binding, base } => {
-            let url = match base {
-                Some(base) => format!("{base}{}", outgoing.path_and_query),
-                None => format!(
-                    "{}://{}{}",
-                    outgoing.scheme, outgoing.host, outgoing.path_and_query
-                ),
-            };
+            let (scheme, host) = base
+                .as_deref()
+                .and_then(|base| base.split_once("://"))
+                .unwrap_or((outgoing.scheme, outgoing.host));
+            // Only requests over the network get this header from the runtime.
+            changes.set("host", host);
+            let url = format!("{scheme}://{host}{}", outgoing.path_and_query);
             (url, Some(binding.as_str()))
         }
     };

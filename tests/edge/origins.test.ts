@@ -67,6 +67,7 @@ test("a route chooses its origin: a URL or a service binding", async () => {
   assert.equal(answer.status, 200);
   const seen = (await answer.json()) as { method: string; url: string; headers: Record<string, string>; body: string };
   assert.equal(seen.url, `${edge.url}/site/a?b=c`, "a service gets the client's URL");
+  assert.equal(seen.headers.host, new URL(edge.url).host, "frameworks build URLs of redirects from it");
   assert.equal(seen.method, "POST");
   assert.equal(seen.body.length, 100_000);
   assert.equal(seen.headers.cookie, "a=b");
@@ -74,8 +75,9 @@ test("a route chooses its origin: a URL or a service binding", async () => {
   assert.equal(seen.headers["x-real-ip"], "203.0.113.1");
   assert.match(seen.headers["weir-assertion"] ?? "", /^eyJ/);
   assert.equal((await ask("/site/broken")).status, 502);
-  const internal = (await (await ask("/internal/a?b=c")).json()) as { url: string };
+  const internal = (await (await ask("/internal/a?b=c")).json()) as { url: string; headers: { host?: string } };
   assert.equal(internal.url, "http://api.internal:8080/internal/a?b=c", "a service gets the URL that is set for it");
+  assert.equal(internal.headers.host, "api.internal:8080");
   assert.equal(origin.received.length, 1);
 });
 

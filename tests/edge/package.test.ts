@@ -84,6 +84,7 @@ test("a Worker with its own handler counts exactly, and gets the caller", async 
     claims: {},
   });
   assert.equal(seen.path, "/a");
+  assert.ok(seen.headers.includes("host"));
   assert.equal(seen.body, "all of it");
   assert.ok(!seen.headers.includes("x-user-id") && !seen.headers.includes("weir-assertion"), seen.headers.join());
   const user = await fetch(

@@ -2,11 +2,13 @@
 // route handler, and a form that sets a cookie and redirects.
 export default {
   async fetch(request, env) {
-    const { pathname, origin } = new URL(request.url);
+    const { pathname } = new URL(request.url);
     const visitor = /(?:^|; )visitor=([^;]*)/.exec(request.headers.get("cookie") ?? "")?.[1];
     if (pathname === "/api/hello") return Response.json({ hello: visitor ?? "you" });
     if (pathname === "/login") {
-      const headers = { location: `${origin}/`, "set-cookie": "visitor=anne; Path=/; HttpOnly" };
+      // Next.js builds the URLs of redirects from this header.
+      const location = `https://${request.headers.get("host")}/`;
+      const headers = { location, "set-cookie": "visitor=anne; Path=/; HttpOnly" };
       return new Response(null, { status: 303, headers });
     }
     if (pathname !== "/") return env.ASSETS.fetch(request);
