@@ -27,8 +27,8 @@ export interface Outcome {
 const path = "/api/jobs/analysis";
 const body = JSON.stringify({ files: [{ path: "a_test.go", content: "func TestA(t *testing.T) {}" }] });
 
-/** Submits over sixteen connections for a number of seconds. */
-export async function load(url: string, addresses: Addresses, seconds: number): Promise<Outcome> {
+/** Submits over sixteen connections for a number of seconds, as a user if there is a token. */
+export async function load(url: string, addresses: Addresses, seconds: number, token?: string): Promise<Outcome> {
   const statuses: Record<string, number> = {};
   const instance = autocannon({
     url,
@@ -39,7 +39,7 @@ export async function load(url: string, addresses: Addresses, seconds: number): 
         method: "POST",
         path,
         body,
-        headers: { "content-type": "application/json" },
+        headers: { "content-type": "application/json", ...(token && { authorization: `Bearer ${token}` }) },
         setupRequest: (request: { headers: Record<string, string> }) => {
           request.headers["cf-connecting-ip"] = addresses();
           return request;

@@ -1,13 +1,19 @@
 // Compares the edge with alternatives. See README.md in this folder.
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { cpus, loadavg, tmpdir } from "node:os";
-import { join } from "node:path";
+import { join, resolve } from "node:path";
 import { gzipSync } from "node:zlib";
 import { buildEdge } from "../../scripts/lib/edge.ts";
 import { onExit, runMain } from "../../scripts/lib/lifecycle.ts";
 import { root } from "../../scripts/lib/paths.ts";
 import { run } from "../../scripts/lib/process.ts";
 import { tokenFor } from "../../tests/harness/identity.ts";
+
+/** The results of each round, by contender: requests per second, and microseconds of CPU time per request. */
+interface Race {
+  rps: Record<string, number[]>;
+  cpu: Record<string, number[]>;
+}
 
 /** One line of the results, as all of Weir's benchmarks print them with --json. */
 interface Result {
@@ -22,6 +28,9 @@ interface Result {
 
 const json = process.argv.includes("--json");
 const quick = process.argv.includes("--quick");
+const onlyForwarded = process.argv.includes("--forwarded");
+const place = process.argv.indexOf("--before");
+const before = place > 0 ? resolve(process.argv[place + 1] ?? "") : undefined;
 const say = (line = ""): void => void (json ? console.error(line) : console.log(line));
 
 await runMain(async () => {
@@ -36,7 +45,7 @@ await runMain(async () => {
 });
 
 async function measure(): Promise<Result[]> {
-  const { bundle, startField } = await import("./workers.ts");
+  const { bundle, edgeModules, startField } = await import("./workers.ts");
   const { startTimes } = await import("./start.ts");
   const { fresh, hundred, load, send } = await import("./load.ts");
   const { latencies, quantile } = await import("./latency.ts");
@@ -47,7 +56,7 @@ async function measure(): Promise<Result[]> {
   const storage = mkdtempSync(join(inMemory ? "/dev/shm" : tmpdir(), "weir-bench-"));
   // At a signal, Miniflare kills its runtime and ends this process at once. Only an exit handler runs after that.
   process.once("exit", () => rmSync(storage, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 }));
-  const field = await startField(storage);
+  const field = await startField(storage, before);
   onExit(() => field.close());
   const results: Result[] = [];
   const version = (name: string, from = root): string =>
@@ -65,24 +74,36 @@ async function measure(): Promise<Result[]> {
   );
   say(`load        autocannon ${local("autocannon")}, 16 connections, POST of 94 bytes, origin answers 202 at once`);
 
-  // Costs are measured first, while no cache is warm.
-  const costs = await measureCosts();
   const rounds = quick ? 3 : 7;
   const seconds = quick ? 1 : 3;
   const contenders = ["weir", "minimal", "hono", "memory", "binding"];
-  const admitted = await race("admitted", fresh, 202);
+  const older = before ? ["before"] : [];
+  const token = await tokenFor(field.secrets.jwt);
+  // Costs are measured first, while no cache is warm.
+  const costs = onlyForwarded ? undefined : await measureCosts();
+  const forwarded = await race("forwarded", ["weir", "signer", "forwarder", ...older], fresh, 202, token);
+  if (!costs) {
+    reportForwarded(forwarded);
+    return finish();
+  }
+  const admitted = await race("admitted", [...contenders, ...older], fresh, 202);
   for (const name of contenders) await send(url(name), hundred(), 1100);
-  const denied = await race("denied", hundred, 429);
+  const denied = await race("denied", contenders, hundred, 429);
 
   say();
   say(`requests per second, medians of ${rounds} interleaved rounds of ${seconds} s (lowest to highest)`);
   table(
     ["", "admitted", "denied"],
-    contenders.map((name) => [title(name), spread(admitted[name] ?? []), spread(denied[name] ?? [])]),
+    [...contenders, ...older].map((name) => [
+      title(name),
+      spread(admitted.rps[name] ?? []),
+      denied.rps[name] ? spread(denied.rps[name]) : "",
+    ]),
   );
+  reportForwarded(forwarded, admitted);
   for (const [phase, measured] of [
-    ["admitted", admitted],
-    ["denied", denied],
+    ["admitted", admitted.rps],
+    ["denied", denied.rps],
   ] as const) {
     for (const [name, isSame] of [
       ["minimal", true],
@@ -107,21 +128,25 @@ async function measure(): Promise<Result[]> {
   costs();
   await measureLatency();
   await measureStart();
+  return finish();
 
-  say();
-  table(
-    ["result", "value", "beside", "ratio", "target", ""],
-    results.map((result) => [
-      result.name,
-      `${number(result.value)} ${result.unit}`,
-      result.baseline === null ? "" : number(result.baseline),
-      result.ratio === null ? "" : result.ratio.toFixed(3),
-      result.target ?? "",
-      result.holds === null ? "" : result.holds ? "holds" : "DOES NOT HOLD",
-    ]),
-  );
-  say(`load ${loadavg()[0]?.toFixed(2)} after`);
-  return results;
+  /** Prints all results. */
+  function finish(): Result[] {
+    say();
+    table(
+      ["result", "value", "beside", "ratio", "target", ""],
+      results.map((result) => [
+        result.name,
+        `${number(result.value)} ${result.unit}`,
+        result.baseline === null ? "" : number(result.baseline),
+        result.ratio === null ? "" : result.ratio.toFixed(3),
+        result.target ?? "",
+        result.holds === null ? "" : result.holds ? "holds" : "DOES NOT HOLD",
+      ]),
+    );
+    say(`load ${loadavg()[0]?.toFixed(2)} after`);
+    return results;
+  }
 
   function url(name: string): string {
     const url = field.urls[name];
@@ -133,32 +158,68 @@ async function measure(): Promise<Result[]> {
     results.push(result);
   }
 
-  /** Runs rounds of every contender, in rotating order. */
+  /** The cost of a user's request that is only verified, signed and forwarded, and of an admitted anonymous one. */
+  function reportForwarded(forwarded: Race, admitted?: Race): void {
+    say();
+    say(
+      "a user's request, verified, signed and forwarded: requests per second, and CPU time of workerd per request in µs",
+    );
+    table(
+      ["", "requests", "µs", "anonymous: µs"],
+      Object.keys(forwarded.rps).map((name) => [
+        title(name),
+        spread(forwarded.rps[name] ?? []),
+        spread(forwarded.cpu[name] ?? []),
+        admitted?.cpu[name] ? spread(admitted.cpu[name]) : "",
+      ]),
+    );
+    const compared = (name: string, { cpu }: Race, other: string, target: string | null): void => {
+      const [ours = [], theirs = []] = [cpu.weir, cpu[other]];
+      if (ours.length === 0) return;
+      const ratio = median(ours.map((value, round) => value / (theirs[round] ?? Number.NaN)));
+      const holds = target === null ? null : ratio <= 1;
+      add({ name, value: median(ours), unit: "µs", baseline: median(theirs), ratio, target, holds });
+    };
+    compared("edge/forwarded_cpu_vs_signer", forwarded, "signer", null);
+    if (!before) return;
+    compared("edge/forwarded_cpu_vs_before", forwarded, "before", "ratio <= 1.0");
+    if (admitted) compared("edge/admitted_cpu_vs_before", admitted, "before", "ratio <= 1.0");
+  }
+
+  /** Runs rounds of these contenders, in rotating order. */
   async function race(
     phase: string,
+    contenders: string[],
     addresses: () => () => string,
     expected: number,
-  ): Promise<Record<string, number[]>> {
-    const measured: Record<string, number[]> = {};
+    token?: string,
+  ): Promise<Race> {
+    const measured: Race = { rps: {}, cpu: {} };
     // Each contender keeps its clients over all rounds.
     const clients = Object.fromEntries(contenders.map((name) => [name, addresses()]));
     for (let round = -1; round < rounds; round++) {
       for (let turn = 0; turn < contenders.length; turn++) {
         const name = contenders[(turn + round + 1) % contenders.length] ?? "";
+        const cpuBefore = field.cpu(name);
         const outcome = await load(
           url(name),
           clients[name] ?? addresses(),
           round < 0 ? Math.min(1, seconds / 2) : seconds,
+          token,
         );
+        const cpu = field.cpu(name);
         const other = Object.keys(outcome.statuses).filter((status) => Number(status) !== expected);
         // A blocked address's window may end during a round. Then ten requests pass, and it is blocked again.
         const strays = other.reduce((sum, status) => sum + (outcome.statuses[status] ?? 0), 0);
         const all = Object.values(outcome.statuses).reduce((sum, count) => sum + count, 0);
-        if (strays > Math.max(1000, all / 4) || (phase === "admitted" && strays > 0))
+        if (strays > Math.max(1000, all / 4) || (expected === 202 && strays > 0))
           throw new Error(`${name}, ${phase}: ${JSON.stringify(outcome.statuses)}`);
         if (round < 0) continue;
-        measured[name] ??= [];
-        measured[name].push(outcome.rps);
+        measured.rps[name] ??= [];
+        measured.rps[name].push(outcome.rps);
+        if (cpu === undefined || cpuBefore === undefined) continue;
+        measured.cpu[name] ??= [];
+        measured.cpu[name].push((cpu - cpuBefore) / all);
       }
     }
     return measured;
@@ -279,7 +340,6 @@ async function measure(): Promise<Result[]> {
 
   async function measureLatency(): Promise<void> {
     const singles = quick ? 500 : 5000;
-    const token = await tokenFor(field.secrets.jwt);
     const next = fresh();
     const address = (): Record<string, string> => ({ "cf-connecting-ip": next().replace(/^10\./, "11.") });
     const times = await latencies(
@@ -323,12 +383,8 @@ async function measure(): Promise<Result[]> {
 
   async function measureStart(): Promise<void> {
     const wasm = readFileSync(join(root, "build", "index_bg.wasm"));
-    const ours = Buffer.concat([
-      wasm,
-      readFileSync(join(root, "build", "index.js")),
-      readFileSync(join(root, "src", "entry.mjs")),
-      readFileSync(join(root, "src", "weir.mjs")),
-    ]);
+    const bundleOf = (clone: string): Buffer => Buffer.concat(edgeModules(clone).map((path) => readFileSync(path)));
+    const ours = bundleOf(root);
     const minimal = Buffer.from(await bundle("minimal"));
     const gzip = (bytes: Buffer): number => gzipSync(bytes, { level: 9 }).length / 1024;
     const size = (name: string, value: number, baseline: number | null): void =>
@@ -337,6 +393,11 @@ async function measure(): Promise<Result[]> {
     size("edge/wasm_gzip_kib", gzip(wasm), null);
     size("edge/bundle_kib", ours.length / 1024, minimal.length / 1024);
     size("edge/bundle_gzip_kib", gzip(ours), gzip(minimal));
+    if (before) {
+      const earlier = bundleOf(before);
+      size("edge/bundle_kib_vs_before", ours.length / 1024, earlier.length / 1024);
+      size("edge/bundle_gzip_kib_vs_before", gzip(ours), gzip(earlier));
+    }
     // Node's types do not include it.
     const { WebAssembly } = globalThis as unknown as { WebAssembly: { compile(bytes: Uint8Array): Promise<object> } };
     const compiled: number[] = [];
@@ -388,6 +449,9 @@ function title(name: string): string {
       "hono-counted": "hono-rate-limiter, Durable Object",
       memory: "(minimal JavaScript that forgets)",
       binding: "(Cloudflare's rate-limit binding)",
+      signer: "minimal JavaScript, verifies and signs",
+      forwarder: "(minimal JavaScript that only forwards)",
+      before: "weir before",
     }[name] ?? name
   );
 }

@@ -1,7 +1,9 @@
 import { type ChildProcess, fork } from "node:child_process";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { build } from "esbuild";
 import { convertV4MiniflareOptions, Miniflare, type V4MiniflareOptions, type V4WorkerOptions } from "miniflare";
+import { unstable_getMiniflareWorkerOptions } from "wrangler";
 import { edgeWorker } from "../../tests/edge/workerd.ts";
 import { freshSecrets, type Secrets } from "../../tests/harness/identity.ts";
 
@@ -13,6 +15,8 @@ export interface Field {
   secrets: Secrets;
   origin: string;
   urls: Record<string, string>;
+  /** The CPU time of a contender's workerd so far, in microseconds; undefined where /proc is missing. */
+  cpu(name: string): number | undefined;
   close(): Promise<void>;
 }
 
@@ -69,7 +73,52 @@ function startRuntime(worker: V4WorkerOptions, storage: string): Miniflare {
   );
 }
 
-export async function startField(storage: string): Promise<Field> {
+/** The modules of a built edge in a clone, which may be an older one. */
+export function edgeModules(clone: string): string[] {
+  const modules = ["src/entry.mjs", "src/weir.mjs", "build/index.js", "build/index_bg.wasm"];
+  return modules.map((name) => join(clone, name)).filter((path) => existsSync(path));
+}
+
+/** The edge of another clone, as its `wrangler.toml` describes it. */
+function edgeBefore(clone: string, now: V4WorkerOptions): V4WorkerOptions {
+  const { workerOptions } = unstable_getMiniflareWorkerOptions(join(clone, "wrangler.toml"));
+  const { ORIGIN_URL, JWT_SECRET, EDGE_SECRET, ANON_READ_LIMIT, COUNTER_TIMEOUT_MS } = now.bindings ?? {};
+  const shared = { ORIGIN_URL, JWT_SECRET, EDGE_SECRET, ANON_READ_LIMIT, COUNTER_TIMEOUT_MS };
+  return {
+    ...(workerOptions as Partial<V4WorkerOptions>),
+    name: "before",
+    modulesRoot: clone,
+    modules: edgeModules(clone).map((path) => ({ type: path.endsWith(".wasm") ? "CompiledWasm" : "ESModule", path })),
+    bindings: { ...(workerOptions.bindings as V4WorkerOptions["bindings"]), ...shared },
+    assets: undefined,
+  } as V4WorkerOptions;
+}
+
+/** The processes that this one has started. */
+function children(): string[] {
+  try {
+    return readdirSync("/proc").filter((id) => {
+      if (!/^\d+$/.test(id)) return false;
+      try {
+        return /\nPPid:\t(\d+)\n/.exec(readFileSync(`/proc/${id}/status`, "utf8"))?.[1] === String(process.pid);
+      } catch {
+        return false;
+      }
+    });
+  } catch {
+    return [];
+  }
+}
+
+/** The CPU time of a process in microseconds. Linux counts it in hundredths of a second. */
+function cpuTime(id: string | undefined): number | undefined {
+  if (id === undefined) return undefined;
+  const fields = readFileSync(`/proc/${id}/stat`, "utf8").split(") ")[1]?.split(" ") ?? [];
+  return (Number(fields[11]) + Number(fields[12])) * 10_000;
+}
+
+/** `before` is a clone with an older edge, built. */
+export async function startField(storage: string, before?: string): Promise<Field> {
   const origin = await startOrigin();
   const secrets = freshSecrets();
   // Without the page: in the local runtime, a Worker with static files runs behind three other Workers.
@@ -89,19 +138,27 @@ export async function startField(storage: string): Promise<Field> {
       ratelimits: { LIMITER: { namespace_id: "1", simple: { limit: 10, period: 60 } } },
     }),
     forwarder: await peer("forwarder", origin.url),
+    signer: await peer("signer", origin.url, {
+      bindings: { ORIGIN_URL: origin.url, JWT_SECRET: secrets.jwt, EDGE_SECRET: secrets.edge },
+    }),
+    ...(before && { before: edgeBefore(before, weir) }),
   };
   const runtimes: Record<string, Miniflare> = {};
   const urls: Record<string, string> = {};
+  const processes: Record<string, string | undefined> = {};
   for (const [name, worker] of Object.entries(workers)) {
+    const known = children();
     const runtime = startRuntime(worker, join(storage, name));
     runtimes[name] = runtime;
     urls[name] = (await runtime.unsafeGetDirectURL(worker.name)).href.replace(/\/$/, "");
+    processes[name] = children().find((id) => !known.includes(id));
   }
   return {
     runtimes,
     secrets,
     origin: origin.url,
     urls,
+    cpu: (name) => cpuTime(processes[name]),
     async close() {
       await Promise.all(Object.values(runtimes).map((runtime) => runtime.dispose()));
       origin.child.disconnect();
