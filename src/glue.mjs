@@ -129,16 +129,25 @@ export function forward(env, service, url, request, filter, changes, maxBytes, u
     // methods are never cached, and setting it takes the runtime time.
     init.cache = "no-store";
   } else if (request.body !== null) {
-    return upload(send, url, init, request, maxBytes, uploadMs, originMs);
+    const header = request.headers.get("content-length");
+    if (header !== null && Number(header) > maxBytes) return Promise.reject("too large");
+    return header !== null && Number(header) <= maxChunk
+      ? uploadWhole(send, url, init, request, uploadMs, originMs)
+      : upload(send, url, init, request, header, maxBytes, uploadMs, originMs);
   }
   return withTimeout(send(url, init), originMs);
 }
 
+/** Forwards a request with a body that fits into one chunk, when all of it has arrived. */
+async function uploadWhole(send, url, init, request, uploadMs, originMs) {
+  const arrived = request.arrayBuffer().catch(() => Promise.reject("client aborted"));
+  const body = await withTimeout(arrived, uploadMs, "client slow");
+  return withTimeout(send(url, { ...init, body }), originMs);
+}
+
 /** Forwards a request with its body, chunk by chunk. The origin's time begins when all of it has been sent. */
-function upload(send, url, init, request, maxBytes, uploadMs, originMs) {
-  const header = request.headers.get("content-length");
+function upload(send, url, init, request, header, maxBytes, uploadMs, originMs) {
   const length = header === null ? maxChunk : Number(header);
-  if (header !== null && length > maxBytes) return Promise.reject("too large");
   const { readable, writable } = header === null ? new IdentityTransformStream() : new FixedLengthStream(length);
   const stop = new AbortController();
   const answer = send(url, { ...init, body: readable, signal: stop.signal });
@@ -225,9 +234,9 @@ export function sleep(milliseconds) {
   return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }
 
-/** Settles as `promise` does, or rejects with "timed out" after this many milliseconds. */
-export function withTimeout(promise, milliseconds) {
+/** Settles as `promise` does, or rejects with this reason after this many milliseconds. */
+export function withTimeout(promise, milliseconds, reason = "timed out") {
   // The timer is not cleared: it ends with its request, and clearing it would cost as much as setting it.
-  const timer = new Promise((_, reject) => setTimeout(reject, milliseconds, "timed out"));
+  const timer = new Promise((_, reject) => setTimeout(reject, milliseconds, reason));
   return Promise.race([promise, timer]);
 }
