@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { describe, it, type TestContext } from "node:test";
 import type { Page, Route } from "playwright-core";
 import { openPage } from "./browser.ts";
-import { servePage, site } from "./site.ts";
+import { plainSite, servePage, site } from "./site.ts";
 
 interface FakeJob {
   id: number;
@@ -18,6 +18,8 @@ interface FakeJob {
 class Demonstration {
   readonly weir: FakeJob[] = [];
   readonly shared: FakeJob[] = [];
+  /** The id under which the page submitted to the shared queue. */
+  run = "";
   /** Called before each submission, with its path. A returned status refuses it. */
   onSubmission: (path: string) => Promise<number | undefined> = async () => undefined;
   #users = 0;
@@ -38,6 +40,7 @@ class Demonstration {
     const status = await this.onSubmission(path);
     if (status !== undefined) return route.fulfill({ status, json: { title: "Refused by the test" } });
     if (path === "/api/dev/shared-queue") {
+      this.run = body.run;
       const jobs = (body.users as number[]).map((each) => this.#create(this.shared, each));
       return route.fulfill({ json: jobs });
     }
@@ -89,13 +92,14 @@ const watchSentences = `
 
 async function open(
   t: TestContext,
+  address = site,
 ): Promise<{ page: Page; demonstration: Demonstration; said: () => Promise<string[]> }> {
   const { page } = await openPage(t);
   page.setDefaultTimeout(10_000);
   const demonstration = new Demonstration();
   await page.addInitScript(watchSentences);
   await servePage(page, demonstration.answer);
-  await page.goto(site);
+  await page.goto(address);
   await page.getByText("live,").waitFor();
   const said = (): Promise<string[]> => page.evaluate("sentences");
   return { page, demonstration, said };
@@ -181,6 +185,21 @@ describe("the flood's sentence", () => {
     await page.waitForTimeout(1000);
     assert.match((await said()).at(-1) ?? "", /^Three customers submit 104 jobs at once/);
     assert.equal(await page.locator("#weir-stage .done-count").textContent(), "");
+  });
+
+  it("does not need TLS", async (t) => {
+    const { page, demonstration } = await open(t, plainSite);
+    assert.equal(await page.evaluate("isSecureContext"), false);
+    await page.getByRole("button", { name: "Flood it" }).click();
+    await page.getByText(/Now join with one\.$/).waitFor();
+    assert.match(demonstration.run, /^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
+    await page.getByRole("tab", { name: "API" }).click();
+    await page.getByRole("button", { name: "Copy" }).click();
+    await page.getByRole("button", { name: "Copied" }).waitFor();
+    assert.match(
+      await page.evaluate("getSelection().toString()"),
+      /^curl -X POST http:\/\/weir\.test\/api\/jobs\/demo/,
+    );
   });
 
   it("changes its language together with the numbers", async (t) => {

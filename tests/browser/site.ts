@@ -7,6 +7,9 @@ import { root } from "../../scripts/lib/paths.ts";
 /** The address of a page that no server serves. Browsers trust localhost without TLS. */
 export const site = "http://weir.localhost";
 
+/** The same, which browsers do not trust: some of their APIs are missing. */
+export const plainSite = "http://weir.test";
+
 const types: Record<string, string> = {
   html: "text/html",
   js: "text/javascript",
@@ -14,10 +17,10 @@ const types: Record<string, string> = {
   svg: "image/svg+xml",
 };
 
-/** Serves the built page at `site`, and lets the test answer its requests to the API. */
+/** Serves the built page at both addresses, and lets the test answer its requests to the API. */
 export async function servePage(page: Page, api: (route: Route, path: string) => Promise<void>): Promise<void> {
   await buildPage();
-  await page.route(`${site}/**`, async (route) => {
+  await page.route(new RegExp(`^(${site}|${plainSite})/`), async (route) => {
     const path = new URL(route.request().url()).pathname;
     if (path.startsWith("/api/")) return api(route, path);
     const name = path === "/" ? "index.html" : path.slice(1);

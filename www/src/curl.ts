@@ -28,11 +28,18 @@ onShown("api", () => {
   void showDocument();
 });
 copy.addEventListener("click", () => {
-  void navigator.clipboard.writeText(place.textContent ?? "").then(() => {
+  void copyCommand().then(() => {
     copy.textContent = t("copied");
     setTimeout(() => (copy.textContent = t("copy")), 2000);
   });
 });
+
+async function copyCommand(): Promise<void> {
+  // The clipboard's API exists only with TLS and on localhost.
+  if (isSecureContext) return navigator.clipboard.writeText(place.textContent ?? "");
+  getSelection()?.selectAllChildren(place);
+  document.execCommand("copy");
+}
 
 function show(): void {
   title.textContent = t(last ? "lastRequest" : "exampleRequest");

@@ -20,6 +20,7 @@ import { pause } from "./pool.ts";
 import { Scene, type SceneJob } from "./scene.ts";
 import { compare, Scoreboard, setSentence } from "./scoreboard.ts";
 import { onLanguage, t } from "./text.ts";
+import { randomUuid } from "./uuid.ts";
 import { comparisonAt, type Newcomer, sentenceAt, type Tracks } from "./verdict.ts";
 
 /** The number of jobs of each flooding user. All are on the Free plan, which allows 50 a month. */
@@ -60,8 +61,8 @@ let run: Run | undefined;
 /** Whether this server runs the demonstration; otherwise the recording is shown. */
 let canRun = true;
 
-start.addEventListener("click", () => void begin());
-join.addEventListener("click", () => void newcomer());
+start.addEventListener("click", () => void begin().catch((error) => showProblem(error, start)));
+join.addEventListener("click", () => void newcomer().catch((error) => showProblem(error, join)));
 onLanguage(() => {
   showButtons();
   // The numbers are written with each drawing.
@@ -107,7 +108,7 @@ function demoWorkers(): number {
 
 /** One flood, with Weir and in the shared queue, and the newcomer who joins it. */
 class Run implements Tracks {
-  readonly id = crypto.randomUUID();
+  readonly id = randomUuid();
   readonly weir = emptyScene(false);
   readonly shared = emptyScene(true);
   /** Indexed like the users of the scene. */
