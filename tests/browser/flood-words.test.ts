@@ -22,6 +22,8 @@ class Demonstration {
   run = "";
   /** Called before each submission, with its path. A returned status refuses it. */
   onSubmission: (path: string) => Promise<number | undefined> = async () => undefined;
+  /** Called before each response to a list of a user's jobs, which already has its contents. */
+  onList: (user: number) => Promise<void> = async () => {};
   #users = 0;
 
   readonly answer = async (route: Route, path: string): Promise<void> => {
@@ -32,7 +34,11 @@ class Demonstration {
     if (path === "/api/dev/token") return route.fulfill({ json: { token: String(this.#users++) } });
     const user = Number(request.headers().authorization?.slice("Bearer ".length));
     if (request.method() === "GET") {
-      if (path === "/api/jobs") return route.fulfill({ json: this.weir.filter((job) => job.user === user) });
+      if (path === "/api/jobs") {
+        const json = JSON.stringify(this.weir.filter((job) => job.user === user));
+        await this.onList(user);
+        return route.fulfill({ contentType: "application/json", body: json });
+      }
       if (path === "/api/dev/shared-queue") return route.fulfill({ json: this.shared });
       return;
     }
@@ -175,6 +181,32 @@ describe("the flood's sentence", () => {
     demonstration.finish([...demonstration.weir, ...demonstration.shared]);
     await page.getByText("All 105 jobs are done.").waitFor();
     assert.deepEqual([demonstration.weir.length, demonstration.shared.length], [105, 105]);
+  });
+
+  it("shows no number before it is known, however slow the line", async (t) => {
+    const { page, demonstration, said } = await open(t);
+    await page.getByRole("button", { name: "Flood it" }).click();
+    await page.getByText(/Now join with one\.$/).waitFor();
+    await pressJoin(page);
+    await page.getByText("101 jobs were waiting when you joined.").waitFor();
+    // The newcomer's end is known two seconds before that of ten jobs that ended earlier.
+    let isSlow = false;
+    demonstration.onList = async (user) => {
+      if (user !== 0) return;
+      if (isSlow) await page.waitForTimeout(2000);
+      else {
+        demonstration.finish(demonstration.weir.filter((job) => job.user === user).slice(0, 10));
+        await page.waitForTimeout(20);
+        demonstration.finish(demonstration.weir.slice(104));
+      }
+      isSlow = true;
+    };
+    await page.getByText(/as number 11\./).waitFor();
+    demonstration.onList = async () => {};
+    demonstration.finish([...demonstration.weir, ...demonstration.shared]);
+    await page.getByText("All 105 jobs are done.").waitFor();
+    const places = (await said()).flatMap((words) => /finished in [^,]*, as number \d+/.exec(words) ?? []);
+    assert.deepEqual(new Set(places).size, 1, places.join("; "));
   });
 
   it("is the first one again after a failed flood", async (t) => {

@@ -27,8 +27,10 @@ import { comparisonAt, type Newcomer, sentenceAt, type Tracks } from "./verdict.
 const floods = [50, 34, 20] as const;
 const total = floods.reduce((sum, jobs) => sum + jobs, 0);
 const you = floods.length;
-/** The pictures lag this many milliseconds behind. By then all events are known and can be shown in order. */
+/** The pictures lag at least this many milliseconds behind. Then most events are known in time. */
 const lag = 450;
+/** An event may be visible this many milliseconds after its time, because its transaction commits later. */
+const commitTime = 100;
 const pollEvery = 150;
 
 const start = element("flood", HTMLButtonElement);
@@ -121,6 +123,8 @@ class Run implements Tracks {
   /** The maximum lag of the server's clock behind the browser's. */
   #skew = Infinity;
   #shownUntil = 0;
+  /** When the newest known list of each queue was requested, by the browser's clock. */
+  readonly #listed = new Map<number | "shared", number>();
 
   takeJobs(user: number, jobs: Job[]): void {
     let isNew = this.weir.take(jobs.map((job) => sceneJob(user, job)));
@@ -153,9 +157,21 @@ class Run implements Tracks {
     if (isNew) board.picture.wake();
   }
 
-  /** The moment that the pictures show, by the server's clock. It never decreases. */
+  /** Records that all events of a queue before this time, by the browser's clock, are known. */
+  listed(queue: number | "shared", requested: number): void {
+    this.#listed.set(queue, requested);
+  }
+
+  /**
+   * The moment that the pictures show, by the server's clock. It never decreases. All events until then are known, so
+   * a number that was shown does not change.
+   */
   readonly moment = (): number => {
-    if (this.#skew !== Infinity) this.#shownUntil = Math.max(this.#shownUntil, Date.now() - this.#skew - lag);
+    if (this.#skew === Infinity) return this.#shownUntil;
+    const known = [...this.#listed]
+      .filter(([queue]) => (queue === "shared" ? this.shared.unfinished() : this.weir.unfinished(queue)))
+      .map(([, requested]) => requested - commitTime);
+    this.#shownUntil = Math.max(this.#shownUntil, Math.min(Date.now() - lag, ...known) - this.#skew);
     return this.#shownUntil;
   };
 
@@ -192,6 +208,7 @@ async function begin(): Promise<void> {
       floods.map(async (jobs, user) => {
         const token = await developmentToken("free");
         mine.tokens[user] = token;
+        mine.listed(user, Date.now());
         const submitted = await submitBatch(
           demo,
           Array.from({ length: jobs }, () => ({})),
@@ -203,6 +220,7 @@ async function begin(): Promise<void> {
     );
     // The same jobs in the same order.
     const order = users.flat().sort((a, b) => a.id - b.id);
+    mine.listed("shared", Date.now());
     mine.takeShared(
       await submitShared(
         mine.id,
@@ -235,6 +253,7 @@ async function newcomer(): Promise<void> {
   try {
     const token = await developmentToken("free");
     mine.tokens[you] = token;
+    mine.listed(you, Date.now());
     const { job } = await submit(demo, {}, token);
     mine.takeJobs(you, [job]);
     mine.newcomer = { weir: job.id, shared: undefined };
@@ -281,14 +300,22 @@ async function follow(mine: Run): Promise<void> {
     // One at a time: a browser opens six connections to a server, and other requests need theirs.
     for (const [user, token] of mine.tokens.entries()) {
       if (token === undefined || !mine.weir.unfinished(user)) continue;
+      const requested = Date.now();
       await listJobs(100, token).then(
-        (jobs) => mine.takeJobs(user, jobs),
+        (jobs) => {
+          mine.takeJobs(user, jobs);
+          mine.listed(user, requested);
+        },
         () => {},
       );
     }
     if (!mine.shared.unfinished()) continue;
+    const requested = Date.now();
     await listShared(mine.id, mine.tokens[0]).then(
-      (jobs) => mine.takeShared(jobs),
+      (jobs) => {
+        mine.takeShared(jobs);
+        mine.listed("shared", requested);
+      },
       () => {},
     );
   }
