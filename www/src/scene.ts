@@ -23,6 +23,7 @@ export interface QueueStatus {
   waiting: SceneJob[];
   /** Jobs with a slot but no free worker yet. */
   inSlot: SceneJob[];
+  /** Jobs at a worker. */
   running: SceneJob[];
   done: number;
 }
@@ -72,19 +73,32 @@ export class Scene {
 
   /** Each queue's status: one queue per user, or a single one when it is shared. */
   queues(at: number): QueueStatus[] {
-    return this.shared ? [this.#status(at)] : this.users.map((_, user) => this.#status(at, user));
+    const atWorkers = this.#atWorkers(at);
+    return this.shared ? [this.#status(at, atWorkers)] : this.users.map((_, user) => this.#status(at, atWorkers, user));
+  }
+
+  /**
+   * The jobs at a worker. The server counts a job as running from its claim until its result is committed, but the
+   * worker takes the next job before that. So more jobs may be running than there are workers.
+   */
+  #atWorkers(at: number): Set<SceneJob> {
+    const running = this.#inOrder.filter(
+      ({ started, finished }) => started !== undefined && started <= at && (finished === undefined || finished > at),
+    );
+    running.sort((a, b) => (a.started ?? 0) - (b.started ?? 0) || a.id - b.id);
+    return new Set(running.slice(0, this.workers));
   }
 
   /**
    * The transaction that ends a job gives its slot to the oldest job in the queue. So the times of the jobs determine
    * which of them have a slot.
    */
-  #status(at: number, user?: number): QueueStatus {
+  #status(at: number, atWorkers: Set<SceneJob>, user?: number): QueueStatus {
     const status: QueueStatus = { waiting: [], inSlot: [], running: [], done: 0 };
     for (const job of this.#inOrder) {
       if ((user !== undefined && job.user !== user) || job.created > at) continue;
       if (job.finished !== undefined && job.finished <= at) status.done++;
-      else if (job.started !== undefined && job.started <= at) status.running.push(job);
+      else if (atWorkers.has(job)) status.running.push(job);
       else status.waiting.push(job);
     }
     if (user === undefined) return status;

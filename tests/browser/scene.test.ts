@@ -1,0 +1,46 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { describe, it } from "node:test";
+import { root } from "../../scripts/lib/paths.ts";
+import { Scene } from "../../www/src/scene.ts";
+
+/** The user, and when the job was created, started and finished. */
+type RecordedJob = [user: number, created: number, started: number, finished: number];
+
+const recording: Record<"weir" | "shared", RecordedJob[]> = JSON.parse(
+  readFileSync(join(root, "www", "recording.json"), "utf8"),
+);
+const users = ["A", "B", "C", "★"].map((letter) => ({ letter, slots: 1 }));
+
+function sceneOf(jobs: RecordedJob[], workers: number, shared: boolean): Scene {
+  const scene = new Scene(users, workers, shared);
+  scene.take(jobs.map(([user, created, started, finished], id) => ({ id, user, created, started, finished })));
+  return scene;
+}
+
+describe("a scene", () => {
+  it("has no more jobs at workers than workers, and every job in one place", () => {
+    // With a slot for each of four users and with one queue, the fourth job waits for the end of the first.
+    const jobs: RecordedJob[] = [0, 1, 2, 3].map((user) => [user, 0, 10 + user, 30 + user]);
+    const crowded = [false, true].map((shared) => sceneOf(jobs, 3, shared));
+    for (const scene of [...crowded, sceneOf(recording.weir, 3, false), sceneOf(recording.shared, 3, true)]) {
+      for (let at = 0; at <= scene.newest; at++) {
+        const queues = scene.queues(at);
+        const running = queues.flatMap((queue) => queue.running);
+        assert.ok(running.length <= 3, `${running.length} jobs at 3 workers after ${at} ms`);
+        const placed = queues.reduce(
+          (sum, { waiting, inSlot, running, done }) => sum + waiting.length + inSlot.length + running.length + done,
+          0,
+        );
+        assert.equal(placed, scene.jobs.filter(({ created }) => created <= at).length);
+      }
+    }
+    const [weir, shared] = crowded.map((scene) => scene.queues(20));
+    assert.deepEqual(
+      weir?.map(({ inSlot }) => inSlot.length),
+      [0, 0, 0, 1],
+    );
+    assert.equal(shared?.[0]?.waiting.length, 1);
+  });
+});
