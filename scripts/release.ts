@@ -4,8 +4,10 @@ import { rustVersion } from "./lib/cargo.ts";
 import { Failure } from "./lib/failure.ts";
 import { runMain } from "./lib/lifecycle.ts";
 import { root, state } from "./lib/paths.ts";
+import { run } from "./lib/process.ts";
 import { say } from "./lib/progress.ts";
 import { packBinary, targets } from "./lib/release/binary.ts";
+import { packCompose } from "./lib/release/compose.ts";
 import { packEdge } from "./lib/release/edge.ts";
 import { buildImage } from "./lib/release/image.ts";
 import { notesOf } from "./lib/release/notes.ts";
@@ -16,6 +18,8 @@ const output = join(state, "release");
 
 const others: Record<string, (version: string) => Promise<void>> = {
   edge: (version) => packEdge(version, output),
+  packages: buildPackages,
+  compose: (version) => packCompose(version, output),
   sbom: (version) => writeBills(version, output),
   image: (version) => buildImage(version, output),
   sums: () => writeSums(output),
@@ -43,12 +47,17 @@ await runMain(async () => {
       `a release has no part "${unknown}"`,
       `name some of ${Object.keys(parts).join(", ")}, or nothing`,
     );
-  const wanted = named.length > 0 ? named : [host, "edge", "sbom", "sums", "notes"];
+  const wanted = named.length > 0 ? named : [host, "edge", "packages", "compose", "sbom", "sums", "notes"];
   if (named.length === 0) await rm(output, { recursive: true, force: true });
   await mkdir(output, { recursive: true });
   for (const [name, make] of Object.entries(parts)) if (wanted.includes(name)) await make(version);
   say(`the release is in ${output}`);
 });
+
+/** The packages for Python, TypeScript and Workers. Go's is the tag of its folder. */
+async function buildPackages(): Promise<void> {
+  await run(process.execPath, [join(root, "scripts", "packages.ts"), "--out", output]);
+}
 
 /** The release notes, which are not among the files of the release. */
 async function writeNotes(version: string): Promise<void> {

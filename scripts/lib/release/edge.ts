@@ -1,5 +1,5 @@
 import { spawn } from "node:child_process";
-import { cp } from "node:fs/promises";
+import { cp, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { buildEdge } from "../edge.ts";
 import { wrangler, wranglerEnvironment } from "../edge-server.ts";
@@ -8,7 +8,7 @@ import { root } from "../paths.ts";
 import { exitCodeOf } from "../process.ts";
 import { archive } from "./archive.ts";
 
-/** Builds and packs the edge as it would be deployed. */
+/** Builds and packs the edge, so that `npx wrangler deploy` and `npx wrangler dev` work in the unpacked folder. */
 export async function packEdge(version: string, output: string): Promise<void> {
   await buildEdge();
   const folder = join(output, `weir-edge-${version}`);
@@ -18,6 +18,16 @@ export async function packEdge(version: string, output: string): Promise<void> {
   );
   if (bundled !== 0) throw new Failure("wrangler could not bundle the edge", "see its output above");
   await cp(join(root, "dist"), join(folder, "dist"), { recursive: true });
-  await cp(join(root, "wrangler.toml"), join(folder, "wrangler.toml"));
+  await writeFile(join(folder, "wrangler.toml"), packedConfig(await readFile(join(root, "wrangler.toml"), "utf8")));
   await archive(folder);
+}
+
+/** wrangler.toml for the bundled Worker, which needs no build. */
+export function packedConfig(config: string): string {
+  const packed = config
+    .replace('\nmain = "src/entry.mjs"\n', '\nmain = "worker/entry.js"\nno_bundle = true\n')
+    .replace(/^(#.*\n)*\[build\]\n(\w.*\n)*\n/m, "");
+  if (!packed.includes("no_bundle") || packed.includes("[build]"))
+    throw new Failure("wrangler.toml has another form than the release expects", "correct packedConfig");
+  return packed;
 }
