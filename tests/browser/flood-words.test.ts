@@ -234,6 +234,21 @@ describe("the flood's sentence", () => {
     );
   });
 
+  it("has room for a comparison, which shows what is missing", async (t) => {
+    const { page, demonstration } = await open(t);
+    const result = page.locator("#flood-result");
+    const rows = (): Promise<string[]> => result.locator("> :not(.bar)").allTextContents();
+    assert.deepEqual(await rows(), ["You, with Weir", "–", "You, shared queue", "–"]);
+    const before = await result.boundingBox();
+    await page.getByRole("button", { name: "Flood it" }).click();
+    await page.getByText(/Now join with one\.$/).waitFor();
+    await pressJoin(page);
+    await page.getByText("101 jobs were waiting when you joined.").waitFor();
+    demonstration.finish([...demonstration.weir, ...demonstration.shared]);
+    await result.locator("strong").nth(1).waitFor();
+    assert.equal((await result.boundingBox())?.height, before?.height);
+  });
+
   it("changes its language together with the numbers", async (t) => {
     const { page } = await open(t);
     await page.getByLabel("Language").selectOption("ko");

@@ -48,6 +48,7 @@ onLanguage(() => {
   write(sentence, words());
   showComparison();
 });
+showComparison();
 
 /** Shows a sentence; a screen reader reads it when it changes. */
 export function setSentence(now: () => string): void {
@@ -55,7 +56,7 @@ export function setSentence(now: () => string): void {
   write(sentence, words());
 }
 
-/** Shows how long the newcomer's job takes in both queues, as bars. */
+/** Shows how long the newcomer's job takes in both queues, as bars; without times, their labels and empty bars. */
 export function compare(now: Comparison | undefined): void {
   const isSame =
     now?.mine === comparison?.mine && now?.shared === comparison?.shared && now?.isFinal === comparison?.isFinal;
@@ -70,17 +71,14 @@ export function inSeconds(seconds: number): string {
 }
 
 function showComparison(): void {
-  if (!comparison) {
-    result.replaceChildren();
-    return;
-  }
-  const { mine, shared, isFinal } = comparison;
-  const longest = Math.max(mine, shared, 0.01);
+  const { mine, shared, isFinal } = comparison ?? {};
+  const longest = Math.max(mine ?? 0, shared ?? 0, 0.01);
+  const inShared = shared === undefined ? undefined : inSeconds(shared);
   const bars = [
-    { label: t("youWithWeir"), time: inSeconds(mine), seconds: mine, name: "mine" },
+    { label: t("youWithWeir"), time: mine === undefined ? undefined : inSeconds(mine), seconds: mine, name: "mine" },
     {
       label: t("youShared"),
-      time: isFinal ? inSeconds(shared) : t("soFar", { time: inSeconds(shared) }),
+      time: inShared && !isFinal ? t("soFar", { time: inShared }) : inShared,
       seconds: shared,
       name: "shared",
     },
@@ -88,10 +86,11 @@ function showComparison(): void {
   result.replaceChildren(
     ...bars.flatMap(({ label, time, seconds, name }) => {
       const bar = make("span", "", "bar");
+      bar.setAttribute("aria-hidden", "true");
+      if (seconds === undefined) return [make("span", label), make("span", "–", "none"), bar];
       const length = make("i", "", name);
       length.style.width = `${Math.max(0.5, (100 * seconds) / longest)}%`;
       bar.append(length);
-      bar.setAttribute("aria-hidden", "true");
       return [make("span", label), make("strong", time), bar];
     }),
   );

@@ -41,6 +41,8 @@ export const english = {
   youWithWeir: "You, with Weir",
   youShared: "You, shared queue",
   soFar: "{time} so far",
+  whyLater:
+    "With Weir, customer A's flood ends later than in the shared queue, because A's jobs use only A's slots. Jobs that wait in A's queue delay no one else.",
   // The tabs.
   tabs: "Parts of the page",
   tabTry: "Try it",
