@@ -24,13 +24,29 @@ class Demonstration {
   onSubmission: (path: string) => Promise<number | undefined> = async () => undefined;
   /** Called before each response to a list of a user's jobs, which already has its contents. */
   onList: (user: number) => Promise<void> = async () => {};
+  /** The number of other visitors' jobs at the workers of the shared queue. */
+  others = 0;
+  /** The number of events of the lanes. */
+  events = 0;
   #users = 0;
+
+  /** The lanes with all unfinished jobs, as the server counts them. A job of each user has its slot. */
+  #lanes(): string {
+    const unfinished = (jobs: FakeJob[]): FakeJob[] => jobs.filter(({ status }) => status === "queued");
+    const service = (queued: number) => ({ parked: 0, priority: lane, default: { ...lane, queued }, scheduled: lane });
+    const inSlots = new Set(unfinished(this.weir).map(({ user }) => user)).size;
+    const services = { demo: service(inSlots), demo_shared: service(unfinished(this.shared).length + this.others) };
+    return `retry: 300\nevent: lanes\ndata: ${JSON.stringify({ oldest_wait_ms: 0, parked: 0, services })}\n\n`;
+  }
 
   readonly answer = async (route: Route, path: string): Promise<void> => {
     const request = route.request();
     if (path === "/api/openapi.json")
       return route.fulfill({ json: { info: {}, paths: { "/api/dev/shared-queue": {} } } });
-    if (path === "/api/lanes/events") return route.fulfill({ contentType: "text/event-stream", body: lanes });
+    if (path === "/api/lanes/events") {
+      this.events++;
+      return route.fulfill({ contentType: "text/event-stream", body: this.#lanes() });
+    }
     if (path === "/api/dev/token") return route.fulfill({ json: { token: String(this.#users++) } });
     const user = Number(request.headers().authorization?.slice("Bearer ".length));
     if (request.method() === "GET") {
@@ -80,12 +96,6 @@ function time(): string {
 }
 
 const lane = { oldest_wait_ms: 0, paused: false, queued: 0, running: 0, workers: 3 };
-const service = { parked: 0, priority: lane, default: lane, scheduled: lane };
-const lanes = `event: lanes\ndata: ${JSON.stringify({
-  oldest_wait_ms: 0,
-  parked: 0,
-  services: { demo: service, demo_shared: service },
-})}\n\n`;
 
 /** Records each sentence below the buttons. */
 const watchSentences = `
@@ -247,6 +257,32 @@ describe("the flood's sentence", () => {
     demonstration.finish([...demonstration.weir, ...demonstration.shared]);
     await result.locator("strong").nth(1).waitFor();
     assert.equal((await result.boundingBox())?.height, before?.height);
+  });
+
+  it("names other jobs at the same workers, and only those", async (t) => {
+    const { page, demonstration } = await open(t);
+    await page.getByRole("button", { name: "Flood it" }).click();
+    await page.getByText(/Now join with one\.$/).waitFor();
+    await pressJoin(page);
+    await page.getByText("101 jobs were waiting when you joined.").waitFor();
+    const before = demonstration.events;
+    while (demonstration.events < before + 3) await page.waitForTimeout(100);
+    const [why, note] = [page.locator("#why-later"), page.locator("#crowded")];
+    assert.deepEqual([await why.isVisible(), await note.textContent()], [true, ""]);
+    demonstration.others = 1;
+    await note.getByText("Other jobs, such as another visitor's, share these workers").waitFor();
+    assert.ok(await why.isHidden());
+    demonstration.others = 0;
+    demonstration.finish([...demonstration.weir, ...demonstration.shared]);
+    await page.getByText("All 105 jobs are done.").waitFor();
+    assert.ok(await note.isVisible(), "the numbers include the time of other jobs");
+    demonstration.shared.length = 0;
+    await page.getByRole("button", { name: "Flood again" }).click();
+    await page.getByText(/Now join with one\.$/).waitFor();
+    await why.waitFor();
+    demonstration.finish([...demonstration.weir, ...demonstration.shared]);
+    await page.getByText("All 104 jobs are done.").waitFor();
+    assert.equal(await note.textContent(), "");
   });
 
   it("changes its language together with the numbers", async (t) => {

@@ -118,6 +118,7 @@ describe("the picture", () => {
         FROM river_job`;
     assert.ok(ends?.later, "A's flood, the longest, ends later with Weir");
     await page.getByText("A's flood ends later than in the shared queue").waitFor();
+    assert.equal(await page.locator("#crowded").textContent(), "", "no other jobs share the workers");
     const bars = await page.locator("#flood-result strong").allTextContents();
     assert.ok(
       bars.every((bar) => words.includes(bar)),

@@ -11,9 +11,10 @@ import {
   submitShared,
 } from "./api.ts";
 import { openApi } from "./api-document.ts";
+import { hasOthers, setCrowded } from "./crowd.ts";
 import { demo, demoShared } from "./demonstration.ts";
 import { element } from "./elements.ts";
-import { firstLanes, lanes, markAlive } from "./live.ts";
+import { firstLanes, lanes, markAlive, onLanes } from "./live.ts";
 import { hideNotice, showProblem } from "./notice.ts";
 import { Picture } from "./picture.ts";
 import { pause } from "./pool.ts";
@@ -65,6 +66,10 @@ let canRun = true;
 
 start.addEventListener("click", () => void begin().catch((error) => showProblem(error, start)));
 join.addEventListener("click", () => void newcomer().catch((error) => showProblem(error, join)));
+onLanes((now) => {
+  if (!run || run.submitting || run.joining || run.isOver) return;
+  if (hasOthers(now, run.weir, run.shared, run.moment())) setCrowded(true);
+});
 onLanguage(() => {
   showButtons();
   // The numbers are written with each drawing.
@@ -278,6 +283,7 @@ function canJoin(): boolean {
 function open(): Run {
   const mine = new Run();
   run = mine;
+  setCrowded(false);
   for (const name of ["weir", "shared"] as const)
     boards[name].show(mine[name], mine.moment, () => show(mine, mine.moment()));
   void follow(mine);

@@ -45,6 +45,7 @@ export const korean: Record<Key, string> = {
   soFar: "{time}째",
   whyLater:
     "Weir를 쓰면 고객 A의 작업은 공유 대기열에서보다 늦게 끝납니다. A의 슬롯만 쓰기 때문입니다. A의 대기열에서 기다리는 작업은 다른 고객을 늦추지 않습니다.",
+  crowded: "다른 방문자의 작업 등이 같은 워커를 함께 써서, 두 대기열 모두 평소보다 느립니다.",
   tabs: "페이지 섹션",
   tabTry: "써 보기",
   tabJobs: "내 작업",

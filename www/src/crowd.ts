@@ -1,0 +1,44 @@
+import type { Lanes } from "./api.ts";
+import { demo, demoShared } from "./demonstration.ts";
+import { element } from "./elements.ts";
+import type { Scene } from "./scene.ts";
+import { onLanguage, t } from "./text.ts";
+
+/** Whether other jobs, such as another visitor's, share the workers of the demonstration. */
+
+/** The lanes may be this many milliseconds older than the pictures. */
+const oldest = 3000;
+
+const explanation = element("why-later", HTMLElement);
+const note = element("crowded", HTMLElement);
+let isCrowded = false;
+
+onLanguage(show);
+
+/** Shows or hides the note about other jobs. */
+export function setCrowded(now: boolean): void {
+  if (isCrowded === now) return;
+  isCrowded = now;
+  show();
+}
+
+/** Whether the lanes contain more jobs than the scenes. Parked jobs wait for no worker. */
+export function hasOthers(lanes: Lanes, weir: Scene, shared: Scene, at: number): boolean {
+  const own = (scene: Scene, user?: number): number =>
+    scene.jobs.filter(
+      (job) => (user === undefined || job.user === user) && (job.finished === undefined || job.finished > at - oldest),
+    ).length;
+  const atWorkers = (service: string): number => {
+    const lane = lanes.services[service]?.default;
+    return lane ? lane.queued + lane.running : 0;
+  };
+  const inSlots = weir.users.reduce((sum, { slots }, user) => sum + Math.min(slots, own(weir, user)), 0);
+  return atWorkers(demo) > inSlots || atWorkers(demoShared) > own(shared);
+}
+
+/** In place of the other explanation, so that nothing moves. */
+function show(): void {
+  explanation.classList.toggle("gone", isCrowded);
+  const words = isCrowded ? t("crowded") : "";
+  if (note.textContent !== words) note.textContent = words;
+}
