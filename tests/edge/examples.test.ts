@@ -81,7 +81,7 @@ async function start(project: string, configs: string[], variables: Record<strin
   };
 }
 
-/** How many of 30 requests at once have each status. */
+/** The number of responses with each status, to 30 requests at once. */
 async function thirty(ask: Ask, path: string, init?: RequestInit): Promise<Record<number, number>> {
   const answers = await Promise.all(Array.from({ length: 30 }, () => ask(path, init)));
   const counts: Record<number, number> = {};
