@@ -27,10 +27,10 @@ pub(crate) enum Credentials {
 /// Why a token cannot be verified right now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unverifiable {
-    /// The issuer's keys have never been fetched.
-    NoKeys,
-    /// The issuer may have newer keys, and they may not be fetched yet.
-    OldKeys,
+    /// The issuer's keys have never been fetched. They may be in this many seconds.
+    NoKeys(u64),
+    /// The issuer may have newer keys. They may be fetched in this many seconds.
+    OldKeys(u64),
 }
 
 /// The headers that carry credentials or decide whether they are accepted.
@@ -92,32 +92,36 @@ pub(crate) async fn credentials(
 async fn verify(context: &RequestContext<'_>, token: &str) -> Result<Result<User, TokenError>, Unverifiable> {
     let config = context.config;
     let now = clock::now_ms();
-    let verified_by = |keys: &Keys| token::verify(keys, token, &config.expected, now / 1000);
+    let issuer = config.issuers.of(token);
+    let verified_by = |keys: &Keys| {
+        token::verify(keys, token, &issuer.expected, now / 1000)
+            .and_then(|user| config.issuers.named(issuer, user))
+    };
     // A token that the shared secret verifies does not wait for the issuer.
-    let verified = verified_by(&config.token_keys);
-    let (Err(TokenError::UnknownKey), Some(url)) = (&verified, &config.jwks_url) else {
+    let verified = verified_by(&issuer.keys);
+    let (Err(TokenError::UnknownKey), Some(url)) = (&verified, &issuer.jwks_url) else {
         return Ok(verified);
     };
     let has_no_key =
         |verified: &_| matches!(verified, Err(TokenError::UnknownKey | TokenError::BadSignature));
     let known = jwks::key_set(context, url, false)
         .await
-        .ok_or(Unverifiable::NoKeys)?;
+        .ok_or_else(|| Unverifiable::NoKeys(jwks::retry_after_secs(context, url)))?;
     let verified = verified_by(&known.keys);
     let known_at = known.asked_at;
     let may_be_newer = || {
-        token::may_be_valid_with_newer_keys(token, &config.expected, known_at / 1000, now / 1000)
-            && !jwks::is_settled(token)
+        token::may_be_valid_with_newer_keys(token, &issuer.expected, known_at / 1000, now / 1000)
+            && !jwks::is_settled(url, token)
     };
     if !has_no_key(&verified) || known_at >= now || !may_be_newer() {
         return Ok(verified);
     }
     let newer = jwks::key_set(context, url, true)
         .await
-        .ok_or(Unverifiable::NoKeys)?;
+        .ok_or_else(|| Unverifiable::NoKeys(jwks::retry_after_secs(context, url)))?;
     let verified = verified_by(&newer.keys);
     if has_no_key(&verified) && newer.asked_at < now {
-        return Err(Unverifiable::OldKeys);
+        return Err(Unverifiable::OldKeys(jwks::retry_after_secs(context, url)));
     }
     Ok(verified)
 }

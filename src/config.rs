@@ -15,6 +15,7 @@ use weir_policy::window::{Algorithm, MAX_LIMIT, MAX_SLIDING_LIMIT, MAX_WINDOW_MS
 use crate::access_log::AccessLog;
 use crate::cors::{AllowedOrigins, CorsFields, Methods, Names};
 use crate::credential_headers::CookieName;
+use crate::issuer::{self, Issuer, Issuers};
 use crate::origin::{self, Origin};
 use crate::settings::{Reader, Variables};
 use crate::url;
@@ -66,16 +67,12 @@ pub(crate) struct Config {
     pub(crate) cors_fields: CorsFields,
     /// The cookie that carries a user's token.
     pub(crate) token_cookie: CookieName,
-    /// The keys that verify users' tokens, if there is a shared secret.
-    pub(crate) token_keys: Keys,
-    /// The URL of the issuer's key set, if there is one.
-    pub(crate) jwks_url: Option<String>,
+    /// The issuers of users' tokens.
+    pub(crate) issuers: Issuers,
     /// The shortest time between two fetches of the key set, in milliseconds.
     pub(crate) jwks_cooldown_ms: u32,
     /// The maximum age of a key set before it is fetched again, in milliseconds.
     pub(crate) jwks_max_age_ms: u32,
-    /// The claims that a token must have.
-    pub(crate) expected: Expected,
     /// The claims of users' tokens that assertions repeat, by name or path.
     pub(crate) assertion_claims: Vec<String>,
     /// Signs assertions to the origin.
@@ -165,7 +162,13 @@ impl Config {
         let jwks_cooldown_ms = reader.number("JWKS_COOLDOWN_MS", 60_000, 100, 3_600_000);
         let jwks_max_age_ms = reader.number("JWKS_MAX_AGE_MS", 3_600_000, 100, 86_400_000);
         let assertion_claims = reader.assertion_claims();
-        let expected = reader.expected(routes.as_ref(), &assertion_claims);
+        let first = Issuer {
+            keys: token_keys,
+            jwks_url,
+            expected: reader.expected(routes.as_ref(), &assertion_claims),
+            namespace: None,
+        };
+        let others = reader.other_issuers(&first);
         let assertion_key = reader.assertion_key();
         reader.misspelt();
 
@@ -207,11 +210,9 @@ impl Config {
                     allowed_origins,
                     cors_fields,
                     token_cookie,
-                    token_keys,
-                    jwks_url,
+                    issuers: Issuers { first, others },
                     jwks_cooldown_ms,
                     jwks_max_age_ms,
-                    expected,
                     assertion_claims,
                     assertion_key,
                     access_log,
@@ -425,6 +426,17 @@ impl Reader<'_> {
         self.trusted_url("JWKS_URL", &text).then_some(text)
     }
 
+    fn other_issuers(&mut self, first: &Issuer) -> Vec<Issuer> {
+        let Some(json) = self.json("ISSUERS") else {
+            return Vec::new();
+        };
+        let issuers = issuer::from_json("ISSUERS", &json, first, |name| self.any_text(name));
+        issuers.unwrap_or_else(|errors| {
+            self.errors.extend(errors);
+            Vec::new()
+        })
+    }
+
     /// The claims that tokens must have, and those that routes and assertions use.
     fn expected(&mut self, routes: Option<&Routes>, assertion_claims: &[String]) -> Expected {
         let of_routes = routes.into_iter().flat_map(Routes::claims).map(str::to_owned);
@@ -468,7 +480,7 @@ impl Reader<'_> {
     /// Registered claims other than `sub` do not identify a user.
     fn holder_claim(&mut self) -> Option<String> {
         let name = self.text("HOLDER_CLAIM").filter(|name| name != "sub")?;
-        if ["iss", "aud", "exp", "nbf", "iat", "jti"].contains(&name.as_str()) {
+        if issuer::is_no_holder(&name) {
             self.errors.push(format!(
                 "HOLDER_CLAIM is `{name}`; expected the claim that names an organisation, such as `org_id`"
             ));
@@ -568,7 +580,7 @@ mod tests {
         assert_eq!(config.users.map(|users| users.address), Some(3));
         assert!(config.drills);
         assert_eq!(
-            config.expected.audiences,
+            config.issuers.first.expected.audiences,
             Some(vec!["a".to_owned(), "b".to_owned()])
         );
         assert_eq!(config.allowed_origins, AllowedOrigins::Listed(vec![]));
@@ -682,6 +694,79 @@ mod tests {
                 errors.iter().filter(|line| line.starts_with(name)).count(),
                 1,
                 "{name} in {errors:#?}"
+            );
+        }
+    }
+
+    #[test]
+    fn issuers_have_their_own_settings() {
+        let issuers = json!([
+            { "issuer": "https://b.example", "jwks_url": "https://b.example/jwks", "audience": ["x"] },
+            { "issuer": "https://c.example", "secret": "C_SECRET", "holder_claim": "org" },
+        ]);
+        let set = [
+            ("JWT_ISSUER", json!("https://a.example")),
+            ("JWT_AUDIENCE", json!("y")),
+            ("C_SECRET", json!("c".repeat(32))),
+            ("ISSUERS", issuers),
+        ];
+        let Issuers { first, others } = read_values(&set).unwrap().issuers;
+        assert_eq!(first.namespace, None);
+        assert_eq!(first.expected.audiences, Some(vec!["y".to_owned()]));
+        let [b, c] = others.as_slice() else {
+            panic!("{others:?}")
+        };
+        assert_eq!(b.expected.audiences, Some(vec!["x".to_owned()]));
+        assert_eq!(b.jwks_url.as_deref(), Some("https://b.example/jwks"));
+        assert!(b.keys.is_empty() && !c.keys.is_empty());
+        assert_eq!(c.expected.holder_claim.as_deref(), Some("org"));
+        assert_eq!(c.expected.audiences, None);
+        assert!(read(&[]).unwrap().issuers.others.is_empty());
+    }
+
+    #[test]
+    fn all_errors_of_issuers_are_listed() {
+        let set = [
+            ("SHORT", json!("hunter2")),
+            (
+                "ISSUERS",
+                json!([
+                    "https://b.example",
+                    { "jwks_url": "http://b.example/jwks" },
+                    { "issuer": "c", "secret": "JWT_SECRET", "audience": [], "extra": 1 },
+                    { "issuer": "c|d", "secret": "MISSING", "holder_claim": "iss" },
+                    { "issuer": "e" },
+                    { "issuer": 5, "secret": "SHORT", "required_claims": "token_use" },
+                ]),
+            ),
+        ];
+        let ConfigError(errors) = read_values(&set).unwrap_err();
+        let starts = [
+            "JWT_ISSUER is not set",
+            "ISSUERS[0]: ",
+            "ISSUERS[1].jwks_url: ",
+            "ISSUERS[1].issuer: ",
+            "ISSUERS[2].extra: ",
+            "ISSUERS[2].secret: it is also used",
+            "ISSUERS[2].audience: ",
+            "ISSUERS[3].secret: there is no secret",
+            "ISSUERS[3].issuer: another issuer",
+            "ISSUERS[3].holder_claim: ",
+            "ISSUERS[4]: it has neither",
+            "ISSUERS[5].secret: ",
+            "ISSUERS[5].issuer: ",
+            "ISSUERS[5].required_claims: ",
+        ];
+        assert_eq!(errors.len(), starts.len(), "{errors:#?}");
+        for (error, start) in errors.iter().zip(starts) {
+            assert!(error.starts_with(start), "{error} should start with {start}");
+            assert!(!error.contains("hunter2") && !error.contains(SECRET), "{error}");
+        }
+        for wrong in [json!({}), json!("b"), json!(5)] {
+            let ConfigError(errors) = read_values(&[("ISSUERS", wrong)]).unwrap_err();
+            assert!(
+                errors.len() == 1 && errors[0].starts_with("ISSUERS"),
+                "{errors:?}"
             );
         }
     }
@@ -803,7 +888,15 @@ mod tests {
             "http://127.0.0.1:9/jwks",
             "http://localhost/jwks",
         ] {
-            assert_eq!(read(&[("JWKS_URL", url)]).unwrap().jwks_url.as_deref(), Some(url));
+            assert_eq!(
+                read(&[("JWKS_URL", url)])
+                    .unwrap()
+                    .issuers
+                    .first
+                    .jwks_url
+                    .as_deref(),
+                Some(url)
+            );
         }
     }
 

@@ -23,7 +23,6 @@ use crate::context::RequestContext;
 use crate::events::Event;
 use crate::forward::{self, Forwarded, Outgoing};
 use crate::glue::{self, HeaderChanges, Lines, Names};
-use crate::jwks;
 use crate::limiter::{self, RateLimitDecision};
 use crate::origin::Origin;
 use crate::reports;
@@ -366,11 +365,8 @@ async fn admit<'a>(
         return Err(Refusal::new(RequestOutcome::Other, response::sign_in_required()));
     }
     // Without keys, no user's token can be verified, so these are not counted as bad tokens.
-    if matches!(
-        sender.credentials,
-        Credentials::Unverifiable(Unverifiable::NoKeys)
-    ) {
-        fields.set("retry-after", &jwks::retry_after_secs(context).to_string());
+    if let Credentials::Unverifiable(Unverifiable::NoKeys(seconds)) = sender.credentials {
+        fields.set("retry-after", &seconds.to_string());
         return Err(Refusal::new(
             RequestOutcome::Unverifiable,
             response::unverifiable(),
@@ -378,8 +374,8 @@ async fn admit<'a>(
     }
     count(context, request, api_request.route, sender, fields).await?;
     match &sender.credentials {
-        Credentials::Unverifiable(_) => {
-            fields.set("retry-after", &jwks::retry_after_secs(context).to_string());
+        Credentials::Unverifiable(Unverifiable::NoKeys(seconds) | Unverifiable::OldKeys(seconds)) => {
+            fields.set("retry-after", &seconds.to_string());
             Err(Refusal::new(RequestOutcome::UnknownKey, response::unverifiable()))
         }
         Credentials::Refused(error) => {

@@ -1,10 +1,10 @@
-//! The issuer's key set, cached in the isolate. While it is in use, it is fetched again every hour. It is also fetched,
+//! The issuers' key sets by URL, cached in the isolate. While one is in use, it is fetched again every hour. It is also fetched,
 //! at most once per cooldown, when its keys do not verify a token that newer keys might verify. The issuer may have
 //! added a key, or replaced one under the same `kid` or without one. While it cannot be fetched, the cached one stays
 //! in use.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem;
 use std::rc::Rc;
@@ -39,7 +39,15 @@ const MAX_REMEMBERED_TOKENS: usize = 4096;
 const POLL_INTERVAL_MS: u32 = 20;
 
 thread_local! {
-    static CACHE: RefCell<Cache> = const { RefCell::new(Cache::new()) };
+    static CACHES: RefCell<BTreeMap<String, Cache>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// Calls a function with the cache of a key set.
+fn with_cache<R>(url: &str, call: impl FnOnce(&mut Cache) -> R) -> R {
+    CACHES.with_borrow_mut(|caches| match caches.get_mut(url) {
+        Some(cache) => call(cache),
+        None => call(caches.entry(url.to_owned()).or_insert_with(Cache::new)),
+    })
 }
 
 #[derive(Debug)]
@@ -160,11 +168,13 @@ pub(crate) async fn key_set(context: &RequestContext<'_>, url: &str, need_newer:
         u64::from(config.jwks_cooldown_ms),
         u64::from(config.jwks_max_age_ms),
     );
-    let fetches = CACHE.with_borrow(|cache| cache.fetches);
+    let fetches = with_cache(url, |cache| cache.fetches);
     // A request that has waited for a fetch uses its result, even if another fetch is due by then.
-    while CACHE.with_borrow(|cache| cache.fetches) == fetches {
+    while with_cache(url, |cache| cache.fetches) == fetches {
         let now = clock::now_ms();
-        match CACHE.with_borrow(|cache| cache.refresh(need_newer, cooldown_ms, max_age_ms, now)) {
+        match with_cache(url, |cache| {
+            cache.refresh(need_newer, cooldown_ms, max_age_ms, now)
+        }) {
             Refresh::NotNeeded => break,
             Refresh::Fetch => {
                 refresh(context.bindings, url, now).await;
@@ -184,22 +194,24 @@ pub(crate) async fn key_set(context: &RequestContext<'_>, url: &str, need_newer:
             }
         }
     }
-    CACHE.with_borrow(|cache| cache.keys.clone())
+    with_cache(url, |cache| cache.keys.clone())
 }
 
 /// In how many seconds the next request may fetch the key set.
-pub(crate) fn retry_after_secs(context: &RequestContext<'_>) -> u64 {
-    let next_at = CACHE.with_borrow(|cache| cache.next_at(u64::from(context.config.jwks_cooldown_ms)));
+pub(crate) fn retry_after_secs(context: &RequestContext<'_>, url: &str) -> u64 {
+    let next_at = with_cache(url, |cache| {
+        cache.next_at(u64::from(context.config.jwks_cooldown_ms))
+    });
     next_at.saturating_sub(clock::now_ms()).div_ceil(1000).max(1)
 }
 
 /// Whether newer keys were fetched since this token was first seen; also remembers the token. If so, the token is
 /// invalid, even if other invalid tokens have used up the fetch of this cooldown.
-pub(crate) fn is_settled(token: &str) -> bool {
+pub(crate) fn is_settled(url: &str, token: &str) -> bool {
     let mut hasher = DefaultHasher::new();
     token.hash(&mut hasher);
     let hash = hasher.finish();
-    CACHE.with_borrow_mut(|cache| {
+    with_cache(url, |cache| {
         let is_settled = cache.settled.contains(&hash);
         if !is_settled && cache.unsettled.len() < MAX_REMEMBERED_TOKENS {
             cache.unsettled.insert(hash);
@@ -209,12 +221,12 @@ pub(crate) fn is_settled(token: &str) -> bool {
 }
 
 async fn refresh(bindings: &Bindings, url: &str, now: u64) {
-    let settles = CACHE.with_borrow_mut(|cache| cache.begin(now));
+    let settles = with_cache(url, |cache| cache.begin(now));
     let (keys, failure) = match fetch(url).await {
         Ok(keys) => (Some(keys), None),
         Err(reason) => (None, Some(reason)),
     };
-    CACHE.with_borrow_mut(|cache| cache.end(keys, settles, now));
+    with_cache(url, |cache| cache.end(keys, settles, now));
     if let Some(reason) = failure {
         events::report(bindings, Event::KeySetUnavailable, None, &reason);
     }

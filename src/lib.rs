@@ -19,6 +19,7 @@ mod target;
 mod trace;
 mod url;
 
+mod issuer;
 mod origin;
 
 mod config;

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use js_sys::{Boolean, Object, Reflect};
+use serde_json::{Value, json};
 use wasm_bindgen::{JsCast, JsValue};
 use weir_policy::address::AddressKey;
 use weir_policy::circuit_breaker::CircuitBreaker;
@@ -195,7 +196,7 @@ pub(crate) async fn own(
             (CountedBy::Address, None) => (address, ("address", "address-prefix")),
             (CountedBy::User, Some(user)) => (AddressKey::user(&user.identity.holder), ("user", "user")),
             (CountedBy::Claim(name), Some(user)) => match user.claims.get(name) {
-                Some(value) => (AddressKey::claim(value), ("claim", "claim")),
+                Some(value) => (claim_key(context, user, value), ("claim", "claim")),
                 None => continue,
             },
             (CountedBy::Address, Some(_)) | (CountedBy::User | CountedBy::Claim(_), None) => continue,
@@ -219,6 +220,14 @@ pub(crate) async fn own(
         }
     }
     nearest.map(RateLimitDecision::Admitted)
+}
+
+/// The key of a claim. Equal claims of two issuers are counted separately.
+fn claim_key(context: &RequestContext<'_>, user: &User, value: &Value) -> AddressKey {
+    match context.config.issuers.namespace_of(&user.identity) {
+        Some(namespace) => AddressKey::claim(&json!([namespace.prefix(), value])),
+        None => AddressKey::claim(value),
+    }
 }
 
 async fn exact(

@@ -11,7 +11,7 @@ use crate::bindings::Bindings;
 use crate::glue;
 
 /// All settings of the edge.
-pub(crate) const SETTINGS: [&str; 43] = [
+pub(crate) const SETTINGS: [&str; 44] = [
     "ACCESS_LOG",
     "ALLOW",
     "ANON_ALGORITHM",
@@ -35,6 +35,7 @@ pub(crate) const SETTINGS: [&str; 43] = [
     "HOLDER_CLAIM",
     "IDENTITY_HEADERS",
     "IPV6_PREFIX",
+    "ISSUERS",
     "JWKS_COOLDOWN_MS",
     "JWKS_MAX_AGE_MS",
     "JWKS_URL",
@@ -61,7 +62,7 @@ pub(crate) const SETTINGS: [&str; 43] = [
 pub(crate) const SECRETS: [&str; 2] = ["EDGE_SECRET", "JWT_SECRET"];
 
 /// Settings with names that are common elsewhere. Other code in the same Worker may have a variable of nearly the same name.
-const COMMON: [&str; 20] = [
+const COMMON: [&str; 21] = [
     "ACCESS_LOG",
     "ALLOW",
     "CORS_METHODS",
@@ -71,6 +72,7 @@ const COMMON: [&str; 20] = [
     "DENY",
     "DEVELOPMENT",
     "EDGE_SECRET",
+    "ISSUERS",
     "JWKS_URL",
     "JWT_AUDIENCE",
     "JWT_ISSUER",
@@ -213,6 +215,12 @@ impl<'a> Reader<'a> {
             Value::Object(members) => Some(members.clone()),
             _ => None,
         }
+    }
+
+    /// Any variable or secret that is text.
+    pub(crate) fn any_text(&self, name: &str) -> Option<String> {
+        let text = self.variables.get(name)?.as_str()?.trim();
+        (!text.is_empty()).then(|| text.to_owned())
     }
 
     /// Whether a binding is a service.

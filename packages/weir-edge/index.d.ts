@@ -37,6 +37,16 @@ export interface Options {
   jwksUrl?: string;
   jwtIssuer?: string;
   jwtAudience?: string | string[];
+  /** Issuers in addition to that of the settings above, which then needs `jwtIssuer`. See ISSUERS in the documentation. */
+  issuers?: {
+    issuer: string;
+    jwks_url?: string;
+    /** The name of a secret of the Worker. */
+    secret?: string;
+    audience?: string | string[];
+    required_claims?: string | string[];
+    holder_claim?: string;
+  }[];
   corsOrigins?: string | string[];
   [variable: string]: unknown;
 }

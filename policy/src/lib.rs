@@ -21,6 +21,7 @@ pub mod address;
 pub mod admission;
 pub mod assertion;
 pub mod lane;
+pub mod namespace;
 pub mod token;
 pub mod window;
 

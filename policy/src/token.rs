@@ -444,6 +444,16 @@ pub fn verify(keys: &Keys, token: &str, expected: &Expected, now_unix_secs: u64)
     Err(refused)
 }
 
+/// The claim `iss` of a token that is not verified. Any client can write it. It only selects the keys that must verify the
+/// token.
+pub fn claimed_issuer(token: &str) -> Option<String> {
+    if token.len() > MAX_BYTES {
+        return None;
+    }
+    let TokenData { claims, .. } = insecure_decode(token).ok()?;
+    Claims(claims).named("iss")?.as_str().map(str::to_owned)
+}
+
 /// Whether a token that the keys of `keys_from_secs` do not verify may be valid with a newer key set. Both times are in
 /// seconds since the Unix epoch. Anyone can write such a token. The result therefore decides only whether to fetch
 /// newer keys, and whether the answer until then is "cannot be verified" instead of a refusal.
