@@ -196,6 +196,21 @@ describe("the picture", () => {
     assert.equal(await page.locator("#jobs tr").count(), 0);
   });
 
+  it("names another visitor's jobs to both visitors", async (t) => {
+    const pages: Page[] = [];
+    await whilePaused(stack.database.sql, async () => {
+      for (let n = 0; n < 2; n++) {
+        const { page } = await openPage(t, { address: someAddress() });
+        pages.push(page);
+        await page.goto(stack.edge.url);
+        await page.getByText("live,").waitFor();
+        await flood(page);
+      }
+      for (const page of pages) await page.getByText("Other jobs, such as another visitor's").waitFor();
+    });
+    for (const page of pages) await allDone(page, 104);
+  });
+
   it("draws no dot over a number on a phone", async (t) => {
     const { page } = await openPage(t, { address: someAddress(), width: 360, height: 2400 });
     await page.goto(production.edge.url);
