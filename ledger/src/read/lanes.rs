@@ -52,6 +52,16 @@ rows! {
         /// The wait of the oldest parked job, in milliseconds.
         pub oldest_turn_ms: i64,
     }
+
+    /// The slots of a queue. Other services have the same meter as the service of this queue.
+    pub struct QueueSlots {
+        /// The queue.
+        pub queue: String,
+        /// Jobs that hold a slot.
+        pub slots_in_use: i64,
+        /// Jobs that wait for a slot.
+        pub parked: i64,
+    }
 }
 
 statements! {
@@ -72,6 +82,9 @@ statements! {
 
     /// The slots by meter.
     pub fn slots() -> Vec<MeterSlots> = include_str!("sql/meter_slots.sql");
+
+    /// The slots of these meters by queue.
+    pub fn shared_slots(meters: &[&str]) -> Vec<QueueSlots> = include_str!("sql/shared_meter_slots.sql");
 
     /// The queues that are paused.
     pub fn paused() -> Vec<String> = "SELECT name FROM river_queue WHERE paused_at IS NOT NULL";

@@ -1,6 +1,6 @@
 //! The live view: lanes, pools, slots, parked jobs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -89,9 +89,18 @@ impl LaneState {
 ///
 /// When the database is unavailable.
 pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Result<Lanes, DatabaseError> {
-    let (jobs, slots, workers, paused) = tokio::try_join!(
+    let shared_meters = shared_meters(services);
+    let shared = async {
+        if shared_meters.is_empty() {
+            Ok(Vec::new())
+        } else {
+            read::shared_slots(client, &shared_meters).await
+        }
+    };
+    let (jobs, slots, shared, workers, paused) = tokio::try_join!(
         read::jobs(client),
         read::slots(client),
+        shared,
         read::workers(client),
         read::paused(client),
     )?;
@@ -130,12 +139,21 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
         lanes.slots_in_use += row.slots_in_use;
         lanes.parked += row.parked;
         lanes.oldest_turn_ms = lanes.oldest_turn_ms.max(row.oldest_turn_ms);
-        // Slots are counted by meter. The first service with this meter shows them.
-        if let Some(service) = services.iter().find(|service| service.meter == row.meter)
+        let mut counted = services.iter().filter(|service| service.meter == row.meter);
+        // If several services have this meter, their queues are counted below.
+        if let (Some(service), None) = (counted.next(), counted.next())
             && let Some(state) = lanes.services.get_mut(&service.name)
         {
             state.slots_in_use = row.slots_in_use;
             state.parked = row.parked;
+        }
+    }
+    for row in &shared {
+        if let Some((service, _)) = lanes_by_queue.get(&row.queue)
+            && let Some(state) = lanes.services.get_mut(service)
+        {
+            state.slots_in_use += row.slots_in_use;
+            state.parked += row.parked;
         }
     }
     lanes.oldest_wait_ms = lanes
@@ -146,4 +164,14 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
         .max()
         .unwrap_or(0);
     Ok(lanes)
+}
+
+/// The meters that more than one service has.
+fn shared_meters(services: &[Service]) -> Vec<&str> {
+    let meters = services.iter().enumerate().filter_map(|(index, service)| {
+        let meter = service.meter;
+        let is_repeated = services.iter().take(index).any(|earlier| earlier.meter == meter);
+        is_repeated.then_some(meter.as_str())
+    });
+    meters.collect::<BTreeSet<_>>().into_iter().collect()
 }

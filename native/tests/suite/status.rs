@@ -110,6 +110,36 @@ async fn status_counts_running_queued_and_parked_jobs() {
     weir.end().await;
 }
 
+#[tokio::test]
+async fn services_of_one_meter_show_only_their_own_slots() {
+    let weir = Weir::with(&[(
+        "WEIR_CONFIG",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs.toml"),
+    )])
+    .await;
+    let user = weir.user("free").await;
+    for service in ["flaky", "flaky", "flaky", "slow", "slow"] {
+        let answer = weir
+            .post(&format!("/api/jobs/{service}"), Who::User(user), &json!({}))
+            .await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+    }
+    let lanes = status(&weir, &[]);
+    let slots = |service: &str| {
+        let service = &lanes["services"][service];
+        [&service["slots_in_use"], &service["parked"]].map(|number| number.as_i64().unwrap())
+    };
+    assert_eq!(slots("flaky"), [1, 2], "{lanes}");
+    assert_eq!(slots("slow"), [0, 2], "{lanes}");
+    assert_eq!(slots("analysis"), [0, 0], "{lanes}");
+    assert_eq!(
+        (&lanes["slots_in_use"], &lanes["parked"]),
+        (&json!(1), &json!(4)),
+        "{lanes}"
+    );
+    weir.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn status_shows_the_leaders_and_why_each_lane_waits() {
     let weir = Weir::with(&[]).await;
