@@ -60,6 +60,9 @@ describe("the page", () => {
         await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"),
         0,
       );
+      const [tab, part] = [await page.locator("#tab-try").boundingBox(), await page.locator("#try").boundingBox()];
+      const gap = (part?.y ?? 0) - (tab?.y ?? 0) - (tab?.height ?? 0);
+      assert.ok(Math.abs(gap) < 2, `the tab is ${gap} px from its part`);
       assert.deepEqual(complaints, []);
     });
   }
