@@ -36,6 +36,7 @@ export default defineConfig({
     anchor: { slugify: (title) => slug(title) },
     config: pointLinks,
   },
+  transformPageData: (page) => (page.relativePath === "index.md" ? { frontmatter: frontPage() } : undefined),
   themeConfig: {
     sidebar: sidebar(),
     outline: "deep",
@@ -46,6 +47,36 @@ export default defineConfig({
 /** The address of a page: without `docs/`, and a folder's README is its index. */
 function addressOf(page: string): string {
   return page.replace(/^docs\//, "").replace(/(^|\/)README\.md$/, "$1index.md");
+}
+
+/** The part of the front page above the list of docs/README.md, with the features of README.md. */
+function frontPage(): Record<string, unknown> {
+  const [intro = ""] = read("README.md").split(/^## /m);
+  const features = [...intro.matchAll(/^- \*\*(.+?)\.\*\* ([\s\S]+?)(?=\n- |\n\n)/gm)].map(([, title, text = ""]) => ({
+    title,
+    // Only the first sentence, without links and code.
+    details: /^.+?\.(?= |$)/.exec(
+      text
+        .replaceAll(/\s+/g, " ")
+        .replaceAll(/\[(.+?)\]\(.+?\)/g, "$1")
+        .replaceAll("`", ""),
+    )?.[0],
+  }));
+  if (features.length === 0) throw new Error("README.md lists no features");
+  return {
+    layout: "home",
+    hero: {
+      name: "Weir",
+      text: "Fair background jobs for your API",
+      tagline: "One customer's 1,000 jobs must not make the next customer wait.",
+      actions: [
+        { theme: "brand", text: "A first session", link: "/tutorial/first-session" },
+        { theme: "alt", text: "Your own service", link: "/tutorial/your-own-service" },
+        { theme: "alt", text: "Deploy", link: "/how-to/deploy" },
+      ],
+    },
+    features,
+  };
 }
 
 function pointLinks(markdown: Markdown): void {
