@@ -13,7 +13,7 @@ DECLARE
     account record;
     room record;
 BEGIN
-    SELECT coalesce(h.slots_in_use, 0) AS slots_in_use, coalesce(h.parked, 0) AS parked, a.*, (a.attributes).max_waiting,
+    SELECT coalesce(h.slots_in_use, 0) AS slots_in_use, coalesce(h.parked, 0) AS parked, a.*,
            slots_in_force(of_user, a.tier, coalesce(a.slots, CASE WHEN of_user IS NOT NULL THEN raise_no_limits(meter) END),
                           a.own_slots) AS slots_now
     INTO account
@@ -25,7 +25,7 @@ BEGIN
     FROM room_for(added, account.spans, account.limits, account.ceilings, account.used_in, account.reserved_in, account.ends,
                   account.from_grants, account.granted);
     outcome := submission_outcome(of_holder, meter, false, account.slots_in_use, account.slots_now, account.parked,
-                                  account.max_waiting, room.full_windows, room.is_too_large);
+                                  account.attributes, room.full_windows, room.is_too_large);
     IF of_user IS NOT NULL THEN
         quota := quota_json(account.used, account.reserved, account.monthly_limit, account.period_end, account.from_grants,
                             account.granted, account.monthly_ceiling);

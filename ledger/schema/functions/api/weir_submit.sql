@@ -81,7 +81,7 @@ BEGIN
     key := unique_key_of(this_holder, made.kind, args, made.unique_by);
 
     PERFORM lock_account(this_holder, made.event_type, CASE WHEN NOT is_uuid THEN weir_submit.subject END);
-    SELECT h.slots_in_use, h.parked, clock.at, a.*, (a.attributes).max_waiting,
+    SELECT h.slots_in_use, h.parked, clock.at, a.*,
            slots_in_force(h.user_id, a.tier, coalesce(a.slots, raise_no_limits(made.event_type)), a.own_slots) AS slots_now
     INTO account
     FROM (SELECT * FROM holders k WHERE k.holder = this_holder AND k.event_type = made.event_type
@@ -127,7 +127,7 @@ BEGIN
     FROM room_for(added, account.spans, account.limits, account.ceilings, account.used_in, account.reserved_in, account.ends,
                   account.from_grants, account.granted);
     outcome := submission_outcome(this_holder, made.event_type, want.run_at IS NOT NULL, account.slots_in_use, account.slots_now,
-                                  account.parked, account.max_waiting, room.full_windows, room.is_too_large);
+                                  account.parked, account.attributes, room.full_windows, room.is_too_large);
     IF outcome = 'over_quota' THEN
         quota := quota || jsonb_build_object('windows', room.full_windows);
     END IF;
