@@ -41,7 +41,8 @@ impl Usage {
     pub(crate) async fn run(self, settings: &Settings) -> CommandResult {
         let Self::Archive { before, to } = self;
         let mut client = connected(settings).await?;
-        let mut archive = Archive::open(&to).map_err(|error| format!("{}: {error}", to.display()))?;
+        let mut archive = Archive::open(&to, &settings.usage_event_source)
+            .map_err(|error| format!("{}: {error}", to.display()))?;
         let (mut written, mut logged, mut line) = (0, Instant::now(), ProgressLine::new());
         let archived = control::archive_usage(&mut client, &actor(), before, |events| {
             archive.keep(events)?;
@@ -64,11 +65,13 @@ impl Usage {
 /// A file to which usage events are appended.
 struct Archive {
     file: File,
+    /// The `source` of the events.
+    source: String,
 }
 
 impl Archive {
     /// Other users of the machine must not read the usage.
-    fn open(path: &Path) -> std::io::Result<Self> {
+    fn open(path: &Path, source: &str) -> std::io::Result<Self> {
         let mut file = OpenOptions::new()
             .read(true)
             .append(true)
@@ -87,14 +90,17 @@ impl Archive {
                 file.write_all(b"\n")?;
             }
         }
-        Ok(Self { file })
+        Ok(Self {
+            file,
+            source: source.to_owned(),
+        })
     }
 
     /// The events are on disk when this returns.
     fn keep(&mut self, events: &[UsageEvent]) -> std::io::Result<()> {
         let mut lines = BufWriter::new(&mut self.file);
         for event in events {
-            serde_json::to_writer(&mut lines, &CloudEvent::from(event.clone()))?;
+            serde_json::to_writer(&mut lines, &CloudEvent::new(event.clone(), &self.source))?;
             lines.write_all(b"\n")?;
         }
         lines.flush()?;

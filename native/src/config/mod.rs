@@ -104,6 +104,8 @@ pub struct Settings {
     /// `WEIR_STOP_DELAY`: how long `weir serve` and `weir up` still accept requests after a shutdown starts, while
     /// `/readyz` answers 503.
     pub stop_delay: Duration,
+    /// `USAGE_EVENT_SOURCE`: the `source` of usage events, which are CloudEvents.
+    pub usage_event_source: String,
     /// `ACCESS_LOG`.
     pub access_log: AccessLog,
     /// The `OTEL_` variables: how traces are exported; `None` disables the export.
@@ -244,6 +246,12 @@ impl Settings {
         let drain_timeout = reader.duration("WEIR_DRAIN_TIMEOUT", 30 * second, Duration::ZERO);
         let stop_delay = reader.duration("WEIR_STOP_DELAY", Duration::ZERO, Duration::ZERO);
         let river_retention = RiverRetention::read(reader);
+        let usage_event_source = reader.parsed(
+            "USAGE_EVENT_SOURCE",
+            "weir".to_owned(),
+            "a URI such as https://example.com/weir, or a path in one",
+            |text| is_uri_reference(text).then(|| text.to_owned()),
+        );
         let access_log =
             reader.parsed(
                 "ACCESS_LOG",
@@ -280,6 +288,7 @@ impl Settings {
             drain_timeout,
             stop_delay,
             river_retention,
+            usage_event_source,
             access_log,
             traces,
             services: defined.services,
@@ -398,6 +407,14 @@ fn probes(reader: &mut Reader<'_>) -> Option<SocketAddr> {
         text.parse::<u16>().ok().map(Some)
     });
     port.map(|port| SocketAddr::new(host, port))
+}
+
+/// Whether the text has only the characters of URIs, and starts like an absolute URI or a path.
+fn is_uri_reference(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '/')
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte))
 }
 
 #[cfg(test)]

@@ -581,6 +581,60 @@ async fn late_commits_never_add_usage_events_before_a_cursor() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn usage_events_are_a_cloudevents_batch_on_request() {
+    let weir = Weir::with(&[("USAGE_EVENT_SOURCE", "https://example.com/billing?shop=7")]).await;
+    let backend = Backend::operator(&weir).await;
+    let user = weir.user("free").await;
+    for amount in [1, 2, 3] {
+        weir.use_up(user, "analysis", amount).await;
+    }
+    let batch = async |accept: &str, query: &str| {
+        let path = format!("/admin/usage/events?{query}");
+        let answer = backend.call("GET", &path, &[("accept", accept)], "").await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer
+    };
+    let header = |answer: &Answer, name: &str| answer.headers[name].to_str().unwrap().to_owned();
+    let amounts = |events: &Value| {
+        let events = events.as_array().unwrap().iter();
+        events
+            .map(|event| event["data"]["amount"].clone())
+            .collect::<Vec<_>>()
+    };
+
+    let wanted = "application/cloudevents-batch+json";
+    let first = batch(wanted, "limit=2").await;
+    assert_eq!(header(&first, "content-type"), wanted);
+    assert_eq!(amounts(&first.body), [json!(1), json!(2)]);
+    assert_eq!(first.body[0]["source"], "https://example.com/billing?shop=7");
+    let link = header(&first, "link");
+    let query = link
+        .strip_prefix("</admin/usage/events?")
+        .and_then(|rest| rest.strip_suffix(">; rel=\"next\""))
+        .unwrap_or_else(|| panic!("{link}"));
+    assert!(query.ends_with("&limit=2"), "{link}");
+    let rest = batch(
+        "text/plain, Application/CloudEvents-Batch+JSON; charset=utf-8",
+        query,
+    )
+    .await;
+    assert_eq!(amounts(&rest.body), [json!(3)]);
+
+    // Other clients get the same events in the usual form.
+    for accept in [
+        "*/*",
+        "application/json",
+        "application/cloudevents-batch+json;q=0",
+    ] {
+        let usual = batch(accept, "limit=2").await;
+        assert_eq!(header(&usual, "content-type"), "application/json", "{accept}");
+        assert_eq!(usual.body["events"], first.body);
+        assert!(query.starts_with(&format!("after={}&", usual.body["next"].as_str().unwrap())));
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn deleting_a_user_cancels_jobs_and_keeps_billed_usage() {
     let weir = Weir::new().await;
     let subject = "anne@example.com";

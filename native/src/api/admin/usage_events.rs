@@ -5,6 +5,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
+use axum::http::header::{ACCEPT, CONTENT_TYPE, LINK};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -45,8 +48,9 @@ pub struct CloudEvent {
     #[schema(example = "1.0")]
     specversion: &'static str,
     id: Uuid,
+    /// The setting `USAGE_EVENT_SOURCE`.
     #[schema(example = "weir")]
-    source: &'static str,
+    source: String,
     #[schema(example = "weir.usage")]
     r#type: &'static str,
     /// The subject in the holder's tokens.
@@ -75,12 +79,14 @@ pub(super) struct UsageData {
     reason: Option<String>,
 }
 
-impl From<UsageEvent> for CloudEvent {
-    fn from(event: UsageEvent) -> Self {
+impl CloudEvent {
+    /// The event in this form, with this `source`.
+    #[must_use]
+    pub fn new(event: UsageEvent, source: &str) -> Self {
         Self {
             specversion: "1.0",
             id: event.id,
-            source: "weir",
+            source: source.to_owned(),
             r#type: "weir.usage",
             subject: event.subject.unwrap_or_else(|| event.user.to_string()),
             time: event.at,
@@ -98,22 +104,67 @@ impl From<UsageEvent> for CloudEvent {
     }
 }
 
+/// The media type of an array of CloudEvents.
+const BATCH: &str = "application/cloudevents-batch+json";
+
+/// Whether the client accepts a batch. `*/*` does not count.
+fn wants_batch(headers: &HeaderMap) -> bool {
+    let accepted = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    accepted.flat_map(|value| value.split(',')).any(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        let weight = |part: &str| part.strip_prefix("q=").and_then(|q| q.parse::<f32>().ok());
+        parts
+            .next()
+            .is_some_and(|media| media.eq_ignore_ascii_case(BATCH))
+            && parts.filter_map(weight).all(|q| q > 0.0)
+    })
+}
+
+/// The events as an array. The cursor is in the header `Link`.
+fn batch(events: &[CloudEvent], next: &str, limit: i64) -> Response {
+    let mut response = Json(events).into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(BATCH));
+    let link = format!("</admin/usage/events?after={next}&limit={limit}>; rel=\"next\"");
+    if let Ok(link) = HeaderValue::from_str(&link) {
+        headers.insert(LINK, link);
+    }
+    response
+}
+
 /// Lists the usage events of all holders, for billing.
 ///
 /// Each event appears once and none is left out: an event that is committed later never appears before a cursor.
+///
+/// With `Accept: application/cloudevents-batch+json`, the answer is an array, and the header `Link` has the next request.
 #[utoipa::path(
     get,
     path = "/admin/usage/events",
     operation_id = "listUsageEvents",
     tag = "Usage",
     params(Page),
-    responses((status = 200, body = UsageEvents, description = "The events"), NoKey, LacksScope, OutOfRange, Unavailable)
+    responses(
+        (
+            status = 200,
+            description = "The events",
+            content(
+                (UsageEvents = "application/json"),
+                (Vec<CloudEvent> = "application/cloudevents-batch+json"),
+            ),
+            headers(("Link" = String, description = "The next request, with a batch")),
+        ),
+        NoKey, LacksScope, OutOfRange, Unavailable,
+    )
 )]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
     _operator: Operator,
     page: Result<Query<Page>, QueryRejection>,
-) -> Result<Json<UsageEvents>, ApiError> {
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
     let wants = |what: &str| ApiError::Unprocessable(what.to_owned());
     let wants_limit = || wants("limit must be a whole number from 1 to 1000");
     let Ok(Query(Page { after, limit })) = page else {
@@ -137,8 +188,15 @@ pub(super) async fn list(
             })
         })
         .await?;
-    Ok(Json(UsageEvents {
-        events: events.into_iter().map(CloudEvent::from).collect(),
-        next: next.to_string(),
-    }))
+    let source = &api.settings.usage_event_source;
+    let events: Vec<_> = events
+        .into_iter()
+        .map(|event| CloudEvent::new(event, source))
+        .collect();
+    let next = next.to_string();
+    Ok(if wants_batch(&headers) {
+        batch(&events, &next, limit)
+    } else {
+        Json(UsageEvents { events, next }).into_response()
+    })
 }
