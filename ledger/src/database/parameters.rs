@@ -769,7 +769,7 @@ mod tests {
             .split(['`', '\''])
             .filter(|text| text.starts_with("postgres://"))
             .collect();
-        assert_eq!(urls.len(), 12, "{urls:?}");
+        assert_eq!(urls.len(), 14, "{urls:?}");
         for url in urls {
             // Those of providers are on other machines: their servers are verified, or are behind a socket.
             let target = of(url);
