@@ -733,9 +733,9 @@ mod tests {
                 json!([
                     "https://b.example",
                     { "jwks_url": "http://b.example/jwks" },
-                    { "issuer": "c", "secret": "JWT_SECRET", "audience": [], "extra": 1 },
-                    { "issuer": "c|d", "secret": "MISSING", "holder_claim": "iss" },
-                    { "issuer": "e" },
+                    { "issuer": "https://c", "secret": "JWT_SECRET", "audience": [], "extra": 1 },
+                    { "issuer": "https://c|d", "secret": "MISSING", "holder_claim": "iss" },
+                    { "issuer": "https://e" },
                     { "issuer": 5, "secret": "SHORT", "required_claims": "token_use" },
                 ]),
             ),

@@ -7,6 +7,7 @@ use weir_policy::namespace::Namespace;
 use weir_policy::subject::Identity;
 use weir_policy::token::{self, Expected, Keys, RequiredClaim, TokenError, User};
 
+use crate::settings::SETTINGS;
 use crate::url;
 
 /// An issuer, and the requirements for its tokens.
@@ -172,6 +173,10 @@ fn keys(
     let Some(named) = text(members, "secret", fail) else {
         return Keys::default();
     };
+    if SETTINGS.contains(&named.as_str()) && !named.ends_with("_SECRET") {
+        fail(".secret: this is a setting that others may read; expected the name of a secret");
+        return Keys::default();
+    }
     let Some(secret) = secret(&named) else {
         fail(".secret: there is no secret of this name; add it by `wrangler secret put`");
         return Keys::default();
@@ -196,6 +201,10 @@ fn expected(
     let issuer = text(members, "issuer", fail);
     if !members.contains_key("issuer") {
         fail(".issuer: expected the claim `iss` of its tokens");
+    }
+    if issuer.as_deref().is_some_and(|issuer| !issuer.contains("://")) {
+        // The first issuer may have users such as `auth0|17`.
+        fail(".issuer: expected a URL, which no subject of the first issuer starts with");
     }
     if let Some(namespace) = issuer.as_deref().map(Namespace::of) {
         if taken.namespaces.iter().any(|other| other.overlaps(&namespace)) {

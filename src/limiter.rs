@@ -226,7 +226,8 @@ pub(crate) async fn own(
 fn claim_key(context: &RequestContext<'_>, user: &User, value: &Value) -> AddressKey {
     match context.config.issuers.namespace_of(&user.identity) {
         Some(namespace) => AddressKey::claim(&json!([namespace.prefix(), value])),
-        None => AddressKey::claim(value),
+        // Wrapped as well, because a value may be an array that looks like the one above.
+        None => AddressKey::claim(&json!([null, value])),
     }
 }
 
