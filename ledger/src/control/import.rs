@@ -16,7 +16,7 @@ use weir_policy::subject::{Subject, SubjectError};
 
 use super::error::ControlError;
 use super::log::Change;
-use super::usage_feed::IMPORTED;
+use super::usage_feed::{IMPORTED, IMPORTED_UNBILLED};
 use crate::holder::{Holders, kept_text};
 
 /// The maximum number of users that one statement resolves.
@@ -197,12 +197,13 @@ pub async fn import(
     transaction
         .batch_execute(include_str!("sql/import_tables.sql"))
         .await?;
-    transaction.batch_execute(&copy).await?;
+    copy_source(&transaction, &copy).await?;
     let mut faults = resolve_users(&transaction, holders).await?;
     transaction
         .batch_execute(include_str!("sql/import_prepare.sql"))
         .await?;
     faults.extend(row_faults(&transaction).await?);
+    check_billed_until(&transaction, source.billed_until).await?;
     if !faults.is_empty() {
         return Ok(Imported::Refused(faults));
     }
@@ -239,6 +240,44 @@ pub async fn import(
     }
     transaction.commit().await?;
     Ok(Imported::Done(sums))
+}
+
+/// Copies the source. Its views may call functions, which run with the rights of this session. So the copy can write only
+/// temporary tables, and settings that a function changed are set again.
+async fn copy_source(transaction: &Transaction<'_>, copy: &str) -> Result<(), ControlError> {
+    let path: String = transaction
+        .query_one("SELECT current_setting('search_path')", &[])
+        .await?
+        .get(0);
+    transaction
+        .batch_execute("SAVEPOINT copy; SET TRANSACTION READ ONLY")
+        .await?;
+    transaction.batch_execute(copy).await?;
+    transaction.batch_execute("RELEASE copy").await?;
+    transaction
+        .execute(
+            "SELECT set_config('search_path', $1, true), set_config('weir.counters', '', true)",
+            &[&path],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Refuses new usage without the time of an earlier import, because the feed would never deliver it.
+async fn check_billed_until(
+    transaction: &Transaction<'_>,
+    billed_until: Option<Timestamp>,
+) -> Result<(), ControlError> {
+    let earlier = transaction
+        .query_opt(include_str!("sql/import_billed_until.sql"), &[])
+        .await?;
+    match earlier {
+        Some(row) if billed_until.is_none() => Err(ControlError::Invalid(format!(
+            "an earlier import had --billed-until {}; pass it again, or the usage feed would not deliver the new usage",
+            row.get::<_, &str>(0)
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The statement that copies the source. Fails when tables, columns or rights are missing, and lists them all.
@@ -424,8 +463,23 @@ async fn write(
     actor: &str,
     billed_until: Option<Timestamp>,
 ) -> Result<(), ControlError> {
+    let users = transaction
+        .query_one(include_str!("sql/import_users.sql"), &[])
+        .await?;
+    let (wanted, created): (i64, i64) = (users.get("wanted"), users.get("created"));
+    if created < wanted {
+        // Their usage would stay in the month of their first submission.
+        return Err(ControlError::Invalid(
+            "users submitted jobs for the first time during the import; stop submissions, and import again"
+                .to_owned(),
+        ));
+    }
+    // Before the first write to their rows, as everywhere.
     transaction
-        .execute(include_str!("sql/import_users.sql"), &[])
+        .execute(
+            "SELECT lock_holders(ARRAY(SELECT holder FROM pg_temp.import_users WHERE NOT is_deleted ORDER BY holder))",
+            &[],
+        )
         .await?;
     transaction
         .execute(include_str!("sql/import_months.sql"), &[])
@@ -444,7 +498,10 @@ async fn write(
             .await?;
     }
     transaction
-        .execute(include_str!("sql/import_usage.sql"), &[&billed_until, &IMPORTED])
+        .execute(
+            include_str!("sql/import_usage.sql"),
+            &[&billed_until, &IMPORTED, &IMPORTED_UNBILLED],
+        )
         .await?;
     transaction
         .execute(include_str!("sql/import_reservations.sql"), &[])

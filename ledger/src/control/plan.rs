@@ -155,7 +155,7 @@ pub async fn set_plan(
     };
     let row = transaction
         .query_one(
-            include_str!("sql/plan_order.sql"),
+            "SELECT plan_change_refusal($1, $2, $3, $4) AS reason",
             &[&user.id, &change.plan, &change.occurred_at, &change.subscription],
         )
         .await?;

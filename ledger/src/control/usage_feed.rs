@@ -13,9 +13,12 @@ use crate::meter::Meter;
 /// The reason of a sum that replaces archived events. It has no transaction and no job.
 pub(super) const ARCHIVED: &str = "archived";
 
-/// The reason of an event that an import took over. It has no job, and without a transaction if it is billed already.
-/// SQL: `move_usage`.
+/// The reason of an imported event that the product has billed. It has neither job nor transaction. SQL: `move_usage`.
 pub(super) const IMPORTED: &str = "imported";
+
+/// The reason of an imported event that the product has not billed. It has no job. After a restore to another server, it
+/// has no transaction either.
+pub(super) const IMPORTED_UNBILLED: &str = "imported, not billed";
 
 /// A position between two usage events. No event appears before it later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

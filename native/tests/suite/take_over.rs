@@ -168,7 +168,13 @@ async fn an_import_continues_periods_usage_and_waiting_jobs() {
     assert_eq!(weir.quota(Who::User(FROZEN), "analysis").await["used"], 5);
     let job = weir.get("/api/jobs/1001", Who::User(PAID)).await;
     assert_eq!(job.body["status"], "completed", "{}", job.body);
-    let (events, _) = usage_after(&client, cursor, 100).await.unwrap();
+    // An open transaction of another process holds the feed back.
+    let events = weir
+        .until("the events of four jobs", async || {
+            let (events, _) = usage_after(&client, cursor, 100).await.unwrap();
+            (events.len() >= 4).then_some(events)
+        })
+        .await;
     assert_eq!(events.len(), 4, "{events:?}");
     assert!(events.iter().all(|event| event.job_id.is_some()), "{events:?}");
     working.stop().await;
@@ -333,6 +339,124 @@ async fn a_second_import_follows_changes_and_respects_the_provider() {
     assert!(import(&weir, &["--from", "public"]).status.success());
     assert_eq!(weir.count("users").await, users);
     assert_eq!(number(&client, usage).await, before);
+    weir.end().await;
+}
+
+/// A product with one user on the plan pro, and seven units of usage. `checked` is called for each user.
+const SMALL: &str = "CREATE SCHEMA src; \
+     CREATE TABLE src.people (id text); INSERT INTO src.people VALUES ('anne'); \
+     CREATE FUNCTION src.checked(id text) RETURNS text LANGUAGE sql VOLATILE AS 'SELECT id'; \
+     CREATE VIEW src.users AS SELECT src.checked(id) AS id FROM src.people; \
+     CREATE VIEW src.subscription_plans AS SELECT p AS id, p AS tier FROM unnest('{free,pro}'::text[]) AS p; \
+     CREATE TABLE src.user_subscriptions (user_id text, plan_id text, status text, current_period_start timestamptz); \
+     INSERT INTO src.user_subscriptions VALUES ('anne', 'pro', 'active', now() - interval '1 day'); \
+     CREATE TABLE src.usage_events (id text, user_id text, event_type text, quota_amount int, created_at timestamptz); \
+     INSERT INTO src.usage_events VALUES ('first', 'anne', 'analysis', 7, now() - interval '1 hour')";
+
+/// Runs an import that must be refused with this message.
+fn refused(weir: &Weir, arguments: &[&str], problem: &str) {
+    let output = import(weir, arguments);
+    assert!(!output.status.success(), "{output:?}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(printed.contains(problem), "{problem}: {printed}");
+}
+
+async fn plan_of_anne(client: &Client) -> String {
+    let row = client
+        .query_one(
+            "SELECT p.tier::text FROM user_subscriptions s JOIN subscription_plans p ON p.id = s.plan_id \
+             JOIN users u ON u.id = s.user_id WHERE u.subject = 'anne' AND s.status = 'active'",
+            &[],
+        )
+        .await;
+    row.unwrap().get(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_of_the_source_cannot_change_weir() {
+    let weir = product(SMALL).await;
+    let client = weir.client().await;
+    let replace = async |body: &str| {
+        let sql = format!(
+            "CREATE OR REPLACE FUNCTION src.checked(id text) RETURNS text LANGUAGE plpgsql AS \
+             $$BEGIN {body}; RETURN id; END$$"
+        );
+        client.batch_execute(&sql).await.unwrap();
+    };
+    replace("UPDATE weir.subscription_plans SET analysis_monthly_limit = 0").await;
+    refused(&weir, &["--from", "src"], "read-only transaction");
+    assert_eq!(weir.count("users").await, 0);
+    replace(
+        "PERFORM set_config('weir.counters', 'kept', false); PERFORM set_config('search_path', 'src', false)",
+    )
+    .await;
+    let imported = import(&weir, &["--from", "src"]);
+    assert!(imported.status.success(), "{imported:?}");
+    let counted = "SELECT sum(used)::bigint FROM quota_balances WHERE span = 'month'";
+    assert_eq!(number(&client, counted).await, 7);
+    weir.is_clean().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_import_loses_no_change_of_a_subscription() {
+    let weir = product(SMALL).await;
+    let client = weir.client().await;
+    for plan in ["pro", "free", "pro", "pro"] {
+        let change = format!("UPDATE src.user_subscriptions SET plan_id = '{plan}'");
+        client.batch_execute(&change).await.unwrap();
+        let imported = import(&weir, &["--from", "src"]);
+        assert!(imported.status.success(), "{imported:?}");
+        assert_eq!(plan_of_anne(&client).await, plan);
+    }
+    client
+        .batch_execute("UPDATE src.user_subscriptions SET status = 'canceled'")
+        .await
+        .unwrap();
+    let remedy = "of user anne: none is active, and an earlier import gave the user plan pro; weir user plan anne free";
+    refused(&weir, &["--from", "src"], remedy);
+    let changed = command(&weir, &["user", "plan", "anne", "free"])
+        .output()
+        .unwrap();
+    assert!(changed.status.success(), "{changed:?}");
+    assert!(import(&weir, &["--from", "src"]).status.success());
+    assert_eq!(plan_of_anne(&client).await, "free");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_import_loses_no_usage() {
+    let weir = product(SMALL).await;
+    let client = weir.client().await;
+    let from = ["--from", "src", "--billed-until"];
+    let now = jiff::Timestamp::now().to_string();
+    assert!(import(&weir, &[&from[..], &[&now]].concat()).status.success());
+    let add = async |rows: &str| {
+        let sql = format!("INSERT INTO src.usage_events VALUES {rows}");
+        client.batch_execute(&sql).await.unwrap();
+    };
+    add("('second', 'anne', 'analysis', 5, clock_timestamp())").await;
+    refused(&weir, &["--from", "src"], "an earlier import had --billed-until");
+    assert!(import(&weir, &[&from[..], &[&now]].concat()).status.success());
+    // Unbilled usage stays in the feed after a restore to another server, where it has no transaction.
+    client
+        .batch_execute("SET weir.counters = 'kept'; UPDATE usage_events SET xid = NULL; RESET weir.counters")
+        .await
+        .unwrap();
+    let (events, _) = usage_after(&client, UsageCursor::default(), 100).await.unwrap();
+    let amounts: Vec<i64> = events.iter().map(|event| event.amount).collect();
+    assert_eq!(amounts, [5]);
+    add(
+        "('0190c1e4-9d0b-7000-8000-000000000001', 'anne', 'analysis', 1, now()), \
+         ('0190C1E49D0B70008000000000000001', 'anne', 'analysis', 1, now())",
+    )
+    .await;
+    refused(
+        &weir,
+        &[&from[..], &[&now]].concat(),
+        "2 rows have this id; give each event its own id",
+    );
+    weir.is_clean().await;
     weir.end().await;
 }
 

@@ -25,7 +25,7 @@ WITH actives AS (
     SELECT 'users', 'id ' || min(u.id), format('it is the same user as id %s', max(u.id)), 'spell the UUID in one way'
     FROM pg_temp.import_users u WHERE u.holder IS NOT NULL GROUP BY u.holder HAVING count(DISTINCT u.id) > 1
     UNION ALL
-    SELECT 'subscription_plans', 'id ' || p.id, format('%s rows have this id', count(*)), 'keep one of them'
+    SELECT 'subscription_plans', 'id ' || coalesce(p.id, '(null)'), format('%s rows have this id', count(*)), 'keep one of them'
     FROM pg_temp.import_plans p GROUP BY p.id HAVING count(*) > 1
     UNION ALL
     SELECT 'user_subscriptions', 'of user ' || coalesce(s.user_id, '(null)'), f.problem, f.remedy
@@ -53,11 +53,26 @@ WITH actives AS (
         WHERE octet_length(s.subscription) NOT BETWEEN 1 AND 255
     ) f (problem, remedy)
     UNION ALL
+    SELECT 'user_subscriptions', 'of user ' || u.id, format('none is active, and an earlier import gave the user plan %s', c.plan),
+           format('weir user plan %s %s, or make the subscription active', u.id, d.tier)
+    FROM pg_temp.import_users u
+    JOIN subscription_plans d ON d.is_default
+    CROSS JOIN LATERAL (
+        SELECT * FROM plan_changes k WHERE k.user_id = u.holder AND k.applied ORDER BY k.recorded_at DESC LIMIT 1
+    ) c
+    WHERE c.event_id LIKE 'import:%' AND c.plan <> d.tier
+      AND NOT EXISTS (SELECT 1 FROM actives s WHERE s.user_id = u.id)
+    UNION ALL
     SELECT 'user_subscriptions', 'of user ' || s.user_id, format('%s of its subscriptions are active', count(*)), 'keep one active'
     FROM actives s WHERE s.user_id IS NOT NULL GROUP BY s.user_id HAVING count(*) > 1
     UNION ALL
-    SELECT 'usage_events', 'id ' || e.id, format('%s rows have this id', count(*)), 'give each event its own id'
-    FROM pg_temp.import_usage e WHERE e.id IS NOT NULL GROUP BY e.id HAVING count(*) > 1
+    -- Two spellings of a UUID are one id.
+    SELECT 'usage_events', 'id ' || min(e.id), format('%s rows have this id', count(*)), 'give each event its own id'
+    FROM pg_temp.import_usage e WHERE e.id IS NOT NULL GROUP BY e.event_id HAVING count(*) > 1
+    UNION ALL
+    SELECT 'usage_events', 'id ' || e.id, 'Weir has another event with this id', 'give each event its own id'
+    FROM pg_temp.import_usage e
+    JOIN usage_events k ON k.id = e.event_id AND (k.reason IN ('imported', 'imported, not billed')) IS NOT TRUE
     UNION ALL
     SELECT 'usage_events', 'id ' || coalesce(e.id, '(null)'), f.problem, f.remedy
     FROM pg_temp.import_usage e

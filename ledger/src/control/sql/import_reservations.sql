@@ -9,6 +9,13 @@ WITH wanted AS MATERIALIZED (
     CROSS JOIN LATERAL subscription_of(u.holder, now()) s
     CROSS JOIN LATERAL billing_period(s.anchor, coalesce(r.created_at, now())) p
     JOIN (SELECT l.event_type, max(l.counted) AS counted FROM plan_limits l GROUP BY 1) c ON c.event_type = r.event_type
+    -- A job that has ended or started since the copy is left out.
+    CROSS JOIN LATERAL (
+        SELECT j.id FROM river_job j
+        WHERE j.id = r.job_id AND j.finalized_at IS NULL
+          AND (j.state <> 'running' OR EXISTS (SELECT 1 FROM quota_reservations k WHERE k.job_id = j.id))
+        FOR NO KEY UPDATE
+    ) job
     WHERE r.is_open AND r.is_new
 ), submitted AS (
     INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount, created_at)

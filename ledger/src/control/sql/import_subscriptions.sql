@@ -1,5 +1,5 @@
--- Applies the copied subscriptions as events of a payment provider. Each is applied once, and not after a later event.
--- set_plan() of ledger/src/control/plan.rs has these rules for one user. The paid period may end a microsecond early, as
+-- Applies the copied subscriptions as events of a payment provider, each once. For one user, set_plan() of
+-- ledger/src/control/plan.rs does the same. The paid period may end a microsecond early, as
 -- its last moment. An end without whole months does not count. Returns the applied changes.
 -- Parameters: $1 the actor.
 WITH wanted AS MATERIALIZED (
@@ -7,7 +7,8 @@ WITH wanted AS MATERIALIZED (
            coalesce(paid_anchor(s.current_period_start, s.current_period_end, k.anchor),
                     paid_anchor(s.current_period_start, s.current_period_end + interval '1 microsecond', k.anchor),
                     paid_anchor(s.current_period_start, NULL, k.anchor)) AS anchor,
-           least(greatest(s.updated_at, '1970-01-01 00:00:00+00'), now()) AS occurred_at,
+           CASE WHEN s.updated_at IS NULL THEN now()
+                ELSE least(greatest(s.updated_at, '1970-01-01 00:00:00+00'), now()) END AS occurred_at,
            now_plan.tier AS before
     FROM pg_temp.import_subscriptions s
     JOIN pg_temp.import_users u ON u.id = s.user_id AND NOT u.is_deleted
@@ -17,19 +18,17 @@ WITH wanted AS MATERIALIZED (
     JOIN subscription_plans now_plan ON now_plan.id = k.plan_id
     WHERE s.status = 'active' AND NOT EXISTS (SELECT 1 FROM plan_changes c WHERE c.event_id = s.event_id)
 ), checked AS MATERIALIZED (
-    SELECT w.*, EXISTS (SELECT 1 FROM plan_changes c
-                        WHERE c.user_id = w.holder AND c.applied AND c.occurred_at > w.occurred_at) AS is_older
-    FROM wanted w
+    SELECT w.*, plan_change_refusal(w.holder, w.tier, w.occurred_at, w.subscription) AS refusal FROM wanted w
 ), noted AS (
     INSERT INTO plan_changes (event_id, user_id, plan, occurred_at, effective, applied, reason, subscription)
-    SELECT c.event_id, c.holder, c.tier, c.occurred_at, 'now', NOT c.is_older, CASE WHEN c.is_older THEN 'older' END, c.subscription
+    SELECT c.event_id, c.holder, c.tier, c.occurred_at, 'now', c.refusal IS NULL, c.refusal, c.subscription
     FROM checked c
 ), written AS (
     INSERT INTO user_subscriptions AS s (user_id, plan_id, current_period_start, current_period_end)
     SELECT c.holder, c.plan_id, c.anchor, p.period_end
     FROM checked c
     CROSS JOIN LATERAL billing_period(c.anchor, now()) p
-    WHERE NOT c.is_older
+    WHERE c.refusal IS NULL
     ORDER BY c.holder
     ON CONFLICT (user_id) WHERE status = 'active' DO UPDATE
         SET plan_id = excluded.plan_id, current_period_start = excluded.current_period_start,
@@ -40,7 +39,7 @@ WITH wanted AS MATERIALIZED (
            jsonb_build_object('plan', c.tier, 'event_id', c.event_id, 'occurred_at', utc_text(c.occurred_at),
                               'subscription', c.subscription, 'anchor', utc_text(c.anchor))
     FROM checked c
-    WHERE NOT c.is_older
+    WHERE c.refusal IS NULL
     ORDER BY c.holder
 )
-SELECT c.holder FROM checked c WHERE NOT c.is_older AND NOT c.is_new AND c.anchor <> c.known ORDER BY c.holder
+SELECT c.holder FROM checked c WHERE c.refusal IS NULL AND NOT c.is_new AND c.anchor <> c.known ORDER BY c.holder

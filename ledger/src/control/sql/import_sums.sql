@@ -6,7 +6,7 @@ SELECT * FROM (
     UNION ALL
     SELECT 2, 'active subscriptions', count(*), count(c.event_id)
     FROM pg_temp.import_subscriptions s
-    LEFT JOIN plan_changes c ON c.event_id = s.event_id
+    LEFT JOIN plan_changes c ON c.event_id = s.event_id AND c.applied
     WHERE s.status = 'active'
     UNION ALL
     SELECT 3, 'usage events of ' || e.event_type, count(*), count(k.id)

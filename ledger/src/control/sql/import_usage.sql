@@ -1,9 +1,11 @@
 -- Writes the new usage events, each in its user's billing period around it. An event of the last day also counts in the
 -- shorter windows. Events before $1 have no transaction: the usage feed skips them.
--- Parameters: $1 the time from which on usage is not billed yet (null: all usage is billed), $2 the reason.
+-- Parameters: $1 the time from which on usage is not billed yet (null: all usage is billed), $2 the reason of billed
+-- events, $3 of others.
 INSERT INTO usage_events (id, user_id, event_type, quota_amount, created_at, period_start, windows, reason, xid)
 SELECT e.event_id, u.holder, e.event_type, e.quota_amount, e.created_at, p.period_start,
-       CASE WHEN e.created_at > now() - interval '1 day' THEN c.counted ELSE 0 END, $2,
+       CASE WHEN e.created_at > now() - interval '1 day' THEN c.counted ELSE 0 END,
+       CASE WHEN e.created_at >= $1::timestamptz THEN $3 ELSE $2 END,
        CASE WHEN e.created_at >= $1::timestamptz THEN pg_current_xact_id() END
 FROM pg_temp.import_usage e
 JOIN pg_temp.import_users u ON u.id = e.user_id

@@ -1,6 +1,8 @@
 -- Creates the new users on the default plan. Without a subscription, their billing periods are calendar months.
+-- Returns how many are wanted, and how many were created.
 WITH wanted AS MATERIALIZED (
     SELECT u.holder, u.known_as FROM pg_temp.import_users u WHERE u.is_new AND NOT u.is_deleted
 )
-SELECT create_users(ARRAY(SELECT w.holder FROM wanted w ORDER BY w.holder),
-                    ARRAY(SELECT w.known_as FROM wanted w ORDER BY w.holder))
+SELECT (SELECT count(*) FROM wanted) AS wanted,
+       create_users(ARRAY(SELECT w.holder FROM wanted w ORDER BY w.holder),
+                    ARRAY(SELECT w.known_as FROM wanted w ORDER BY w.holder)) AS created
