@@ -1,7 +1,10 @@
 -- Writes the new usage events, each in its user's billing period around it. An event of the last day also counts in the
 -- shorter windows. Events before $1 have no transaction: the usage feed skips them.
--- Parameters: $1 the time from which on usage is not billed yet (null: all usage is billed), $2 the reason of billed
--- events, $3 of others.
+-- Parameters:
+--
+-- - $1: the time from which on usage is not billed yet (null: all usage is billed).
+-- - $2: the reason of billed events.
+-- - $3: the reason of others.
 INSERT INTO usage_events (id, user_id, event_type, quota_amount, created_at, period_start, windows, reason, xid)
 SELECT e.event_id, u.holder, e.event_type, e.quota_amount, e.created_at, p.period_start,
        CASE WHEN e.created_at > now() - interval '1 day' THEN c.counted ELSE 0 END,
