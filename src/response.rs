@@ -68,7 +68,7 @@ pub(crate) fn too_many_requests(status: &PolicyStatus, detail: &str) -> Problem 
         .with("violated-policies", json!([status.named.name]))
 }
 
-/// Neither counting object nor native limiter can count a submission.
+/// Neither the counting object nor the native limiter can count the submission.
 pub(crate) fn counting_unavailable(is_user: bool) -> Problem {
     let detail = if is_user {
         "Submissions cannot be counted right now. Please try again later."

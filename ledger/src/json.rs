@@ -14,7 +14,7 @@ const MAX_EXPONENT: i64 = 400;
 /// The maximum number of digits after the decimal point in PostgreSQL.
 const MAX_PLACES: i64 = 16_383;
 
-/// The number of a number's characters that a message quotes.
+/// The maximum number of characters of a number that a message quotes.
 const MAX_SHOWN: usize = 40;
 
 /// PostgreSQL or a client cannot hold this number.
@@ -174,7 +174,7 @@ impl<'a> Decimal<'a> {
 pub fn json_bytes(value: &Value) -> usize {
     /// The capacity of a node in an object's tree.
     const MAX_MEMBERS: usize = 11;
-    /// The minimum number of members in a node, if there are several.
+    /// The minimum number of members of a node, in a tree with several nodes.
     const MIN_MEMBERS: usize = 5;
     /// A number is stored as text. This is the allocator's minimum for it, in bytes.
     const MIN_TEXT: usize = 16;

@@ -19,7 +19,7 @@ const seed = 18;
 const parts = ["serve-1", "work-1", "schedule-1", "fleet-1"];
 const clocks = { clocks: true };
 
-/** The parts with clocks that jump; `undefined` is PostgreSQL. */
+/** The components with a jumping clock. `undefined` means PostgreSQL. */
 const kindsOfParts = ["serve", "work", "schedule", undefined];
 
 describe("a plan of faults", () => {

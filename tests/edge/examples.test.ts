@@ -150,7 +150,7 @@ test("the Go backend accepts only the edge's requests", { timeout: 120_000 }, as
   assert.equal((await ask("/debug")).status, 404, "from the edge");
 });
 
-test("the existing Worker learns the user from the assertion", async () => {
+test("the existing Worker reads the user from the assertion", async () => {
   const ask = await start(projectOf("existing-worker"), ["wrangler.toml", "existing/wrangler.toml"], both);
   assert.deepEqual(await (await ask("/api/me?a=b")).json(), { user: null, address: "203.0.113.1" });
   assert.deepEqual(await thirty(ask, "/api/me"), { 200: 9, 429: 21 });

@@ -14,7 +14,7 @@ const start = (vars: Record<string, Variable>, worker: EdgeOptions["worker"] = {
 const user = randomUUID();
 const bearer = `Bearer ${await tokenFor(origin.secrets.jwt, user)}`;
 
-test("a route sets its prefix, its callers and the credentials that pass", async () => {
+test("a route sets its prefix, allowed callers and forwarded credentials", async () => {
   const edge = await start({
     ROUTES: [
       { methods: ["GET"], path: "/v1/status", skip: true },

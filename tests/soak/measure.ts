@@ -41,7 +41,7 @@ function proportional(pid: number): number {
     const field = (name: string): number => Number(new RegExp(`^${name}:\\s+(\\d+)`, "m").exec(rollup)?.[1] ?? 0);
     return (field("Pss") - field("Pss_Shmem")) / 1024;
   } catch {
-    // The backend has just ended.
+    // The backend process has already exited.
     return 0;
   }
 }

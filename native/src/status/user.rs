@@ -18,7 +18,7 @@ use weir_policy::subject::Subject;
 pub struct UserStatus {
     /// The user's id.
     pub user: Uuid,
-    /// The user's name in tokens; null when that is the id.
+    /// The user's subject; null if it equals the id.
     pub subject: Option<String>,
     /// Whether the user exists: has a subscription, or has submitted something.
     pub known: bool,

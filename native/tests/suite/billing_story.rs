@@ -264,7 +264,7 @@ async fn upgrades_grants_and_refunds_are_applied_and_logged() {
     let who = Who::Subject("auth0|anne");
     let backend = Backend::of(&weir);
 
-    // The receiver gets all events. No workers run its jobs here: only deliveries are made.
+    // The receiver gets all events. No worker runs jobs in this test. Only webhooks are delivered.
     let mut receiver = Receiver::new();
     let wanted = json!({ "url": receiver.url() });
     let webhook = backend.call("POST", "/admin/webhooks", "-", &wanted).await;

@@ -52,7 +52,7 @@ async fn generated_requests_are_answered_as_documented() {
             "--request-timeout",
             "20",
         ])
-        // Streams have no end.
+        // Event streams never end.
         .args([
             "--exclude-path",
             "/api/jobs/events",

@@ -558,7 +558,7 @@ async fn a_reservation_without_a_holder_row_is_settled() {
     weir.end().await;
 }
 
-/// Free users with one job that has the slot and two that wait.
+/// Users on the free plan, each with one job in the slot and two parked jobs.
 async fn who_wait<const N: usize>(weir: &Weir) -> [(uuid::Uuid, [i64; 3]); N] {
     let mut users = Vec::new();
     for _ in 0..N {
