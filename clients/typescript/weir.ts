@@ -92,6 +92,9 @@ export type Handler = (sql: TransactionSql, job: Job) => Promise<Made>;
 /** Milliseconds between two heartbeats. A worker that is silent for 10 s loses its jobs. */
 const BEAT = 2000;
 
+/** Milliseconds within which the driver notices that PostgreSQL has closed a connection. */
+const CLOSING = 1000;
+
 /** Milliseconds between two attempts to reach the database again, at first and at most. */
 const PAUSES = [100, 5000] as const;
 
@@ -295,20 +298,29 @@ export class Weir {
   }
 
   async #attempt(sql: Sql, job: Job, handle: Handler): Promise<void> {
+    let closed = false;
+    let rollsBack = false;
+    const never = new Promise<void>(() => {});
+    const attempted = sql.begin(async (transaction) => {
+      try {
+        return await this.complete(transaction, job, await handle(transaction, job));
+      } catch (error) {
+        // begin() rejects once the connection is closed. A rollback that it sends after that ends the process
+        // (https://github.com/porsager/postgres/issues/1208). A handler's other connections have such errors as well.
+        if (closesConnection(error)) await firstOf(never, CLOSING);
+        if (closed) await never;
+        rollsBack = true;
+        throw error;
+      }
+    });
+    attempted.catch(() => {
+      closed = true;
+    });
     try {
-      await sql.begin(async (transaction) => {
-        try {
-          return await this.complete(transaction, job, await handle(transaction, job));
-        } catch (error) {
-          // begin() rejects once the connection is closed. A rollback that it sends after that ends the process
-          // (https://github.com/porsager/postgres/issues/1208).
-          if (closesConnection(error)) await new Promise(() => {});
-          throw error;
-        }
-      });
+      await attempted;
     } catch (error) {
       if (error instanceof FencedOut) return;
-      if (isLostConnection(error)) throw error;
+      if (!rollsBack && isLostConnection(error)) throw error;
       const message = error instanceof Error ? error.message : String(error);
       await sql.begin((transaction) => this.fail(transaction, job, message));
     }

@@ -101,7 +101,7 @@ async fn orders_and_their_jobs_in_typescript() {
     in_language(&[node, PathBuf::from(CLIENTS).join("typescript/example.ts")]).await;
 }
 
-const FAILING: [&str; 3] = ["nul", "half", "timeout"];
+const FAILING: [&str; 4] = ["nul", "half", "network", "timeout"];
 
 const FAILING_PYTHON: &str = r#"
 import os, sys
@@ -117,12 +117,14 @@ def handle(connection, job):
             raise RuntimeError("out of \0paper")
         if job.args["how"] == "half":
             raise RuntimeError("out of \ud800paper")
+        if job.args["how"] == "network":
+            raise ConnectionRefusedError("out of reach")
         connection.execute("SET LOCAL statement_timeout = 1")
         connection.execute("SELECT pg_sleep(10)")
     return "done"
 
 queues = ["analysis_priority", "analysis_default"]
-Weir().work(os.environ["DATABASE_URL"], queues, handle, poll=0.2, until=lambda: len(handled) >= 6)
+Weir().work(os.environ["DATABASE_URL"], queues, handle, poll=0.2, until=lambda: len(handled) >= 8)
 "#;
 
 const FAILING_TYPESCRIPT: &str = r#"
@@ -132,10 +134,11 @@ const sql = postgres(process.env.DATABASE_URL, { onnotice: () => {} });
 const enough = new AbortController();
 let handled = 0;
 const handle = async (transaction, job) => {
-  if (++handled >= 6) enough.abort();
+  if (++handled >= 8) enough.abort();
   if (job.attempt === 1) {
     if (job.args.how === "nul") throw new Error("out of \0paper");
     if (job.args.how === "half") throw new Error("out of \ud800paper");
+    if (job.args.how === "network") throw Object.assign(new Error("out of reach"), { code: "ECONNREFUSED" });
     await transaction`SET LOCAL statement_timeout = 1`;
     await transaction`SELECT pg_sleep(10)`;
   }
@@ -171,6 +174,7 @@ async fn each_failed_once(client: &Client) {
         );
         match how {
             "nul" => assert!(error.contains("out of paper"), "{error}"),
+            "network" => assert!(error.contains("out of reach"), "{error}"),
             "half" => assert!(error.contains("out of ") && error.contains("paper"), "{error}"),
             _ => assert!(error.contains("statement timeout"), "{error}"),
         }

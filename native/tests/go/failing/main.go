@@ -5,9 +5,11 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"os"
+	"syscall"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -45,6 +47,8 @@ func (w *worker) Work(ctx context.Context, job *river.Job[args]) error {
 			return nil, nil, errors.New("out of \x00paper")
 		case "half":
 			return nil, nil, errors.New("out of \xffpaper")
+		case "network":
+			return nil, nil, fmt.Errorf("out of reach: %w", syscall.ECONNREFUSED)
 		default:
 			_, err := tx.Exec(ctx, "SET LOCAL statement_timeout = 1; SELECT pg_sleep(10)")
 			return nil, nil, err
