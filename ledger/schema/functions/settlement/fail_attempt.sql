@@ -48,9 +48,9 @@ BEGIN
     SET state = ends,
         scheduled_at = CASE WHEN ends = 'retryable' THEN again ELSE j.scheduled_at END,
         finalized_at = CASE WHEN ends <> 'retryable' THEN clock_timestamp() END,
-        errors = array_append(j.errors, jsonb_build_object(
-            'at', utc_text(attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at)),
-            'attempt', j.attempt, 'error', left(coalesce(fail_attempt.error, ''), 10000), 'trace', ''))
+        errors = array_append(j.errors, attempt_error(
+            j.attempt, attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at),
+            left(coalesce(fail_attempt.error, ''), 10000)))
     WHERE j.id = job.id;
     IF ends = 'retryable' THEN
         outcome := 'retry';

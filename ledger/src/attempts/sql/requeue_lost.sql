@@ -19,9 +19,7 @@ WITH free AS (
                             THEN now() END,
         max_attempts = free.max_attempts,
         scheduled_at = now(),
-        errors = array_append(j.errors, jsonb_build_object(
-            'at', utc_text(now()),
-            'attempt', j.attempt, 'error', 'the answer to its claim was lost', 'trace', ''))
+        errors = array_append(j.errors, attempt_error(j.attempt, now(), 'the answer to its claim was lost'))
     FROM free
     WHERE j.id = free.id
     RETURNING j.id, j.state::text AS state, j.queue

@@ -39,9 +39,7 @@ WITH ahead AS (
         finalized_at = CASE WHEN state_after(j.metadata, j.attempt, j.max_attempts, 'available') <> 'available'
                             THEN now() END,
         scheduled_at = now(),
-        errors = array_append(j.errors, jsonb_build_object(
-            'at', utc_text(now()),
-            'attempt', j.attempt, 'error', 'the process that worked the job died', 'trace', ''))
+        errors = array_append(j.errors, attempt_error(j.attempt, now(), 'the process that worked the job died'))
     FROM lost l
     WHERE j.id = l.id AND j.id IN (SELECT id FROM free)
     RETURNING j.id, l.client_id, j.state::text AS state, j.queue
