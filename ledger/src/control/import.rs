@@ -489,7 +489,6 @@ async fn write(
         .await?;
     let moved: Vec<Uuid> = moved.iter().map(|row| row.get("holder")).collect();
     if !moved.is_empty() {
-        transaction.execute("SELECT lock_holders($1)", &[&moved]).await?;
         transaction
             .execute(
                 "SELECT move_usage(u, period_start_of(u, clock_timestamp())) FROM unnest($1::uuid[]) AS u",

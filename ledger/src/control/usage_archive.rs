@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::error::ControlError;
 use super::log::Change;
-use super::usage_feed::{ARCHIVED, IMPORTED, IMPORTED_UNBILLED, UsageEvent};
+use super::usage_feed::{ARCHIVED, UsageEvent};
 use crate::meter::Meter;
 
 /// The minimum number of days since the end of a period, so that billing has read it from the feed.
@@ -118,14 +118,7 @@ async fn batch(
     let rows = transaction
         .query(
             include_str!("sql/archive_usage.sql"),
-            &[
-                &user,
-                &meter,
-                &before,
-                &most,
-                &ARCHIVED,
-                &[IMPORTED, IMPORTED_UNBILLED].as_slice(),
-            ],
+            &[&user, &meter, &before, &most, &ARCHIVED],
         )
         .await?;
     if rows.is_empty() {

@@ -13,7 +13,8 @@ use crate::meter::Meter;
 /// The reason of a sum that replaces archived events. It has no transaction and no job.
 pub(super) const ARCHIVED: &str = "archived";
 
-/// The reason of an imported event that the product has billed. It has neither job nor transaction. SQL: `move_usage`.
+/// The reason of an imported event that the product has billed. It has neither job nor transaction. SQL:
+/// `is_imported`.
 pub(super) const IMPORTED: &str = "imported";
 
 /// The reason of an imported event that the product has not billed. It has no job. After a restore to another server, it

@@ -14,7 +14,7 @@ BEGIN
     PERFORM set_config('weir.counters', 'kept', true);
     WITH candidates AS MATERIALIZED (
         SELECT u.id, u.event_type, u.period_start AS old_start, u.quota_amount, u.from_grants,
-               coalesce(u.reason IN ('imported', 'imported, not billed'), true) AND coalesce(u.reserved_at, u.created_at) >= since AS is_since
+               coalesce(is_imported(u.reason), true) AND coalesce(u.reserved_at, u.created_at) >= since AS is_since
         FROM usage_events u
         -- A period that reaches beyond `since` starts at most a month before.
         WHERE u.user_id = of_user AND u.period_start <> since AND u.period_start > since - interval '32 days'

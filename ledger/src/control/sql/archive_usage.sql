@@ -6,7 +6,6 @@
 -- - $3: the time.
 -- - $4: how many at most.
 -- - $5: the reason that marks sums.
--- - $6: the reasons that mark imported events. They stay, so that another import finds them.
 --
 -- Keeps the events of jobs that can still be read and of jobs that paid for a cached test. Also keeps the events of
 -- days, hours and minutes that still have a balance, because the sum counts in the month alone.
@@ -15,7 +14,8 @@ WITH old AS (
     FROM usage_events e
     WHERE e.user_id = $1 AND e.event_type = $2 AND e.created_at < $3 AND e.period_start + interval '1 month' <= $3
       AND NOT (e.xid IS NULL AND e.job_id IS NULL AND e.reason IS NOT DISTINCT FROM $5)
-      AND NOT (e.job_id IS NULL AND coalesce(e.reason = ANY ($6), false))
+      -- Another import must find them.
+      AND NOT (e.job_id IS NULL AND coalesce(is_imported(e.reason), false))
       AND NOT EXISTS (SELECT 1 FROM submissions s WHERE s.job_id = e.job_id)
       AND NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = e.job_id)
       AND NOT EXISTS (SELECT 1 FROM specview_cache c WHERE c.holder = e.user_id AND c.job_id = e.job_id)

@@ -72,7 +72,7 @@ WITH actives AS (
     UNION ALL
     SELECT 'usage_events', 'id ' || e.id, 'Weir has another event with this id', 'give each event its own id'
     FROM pg_temp.import_usage e
-    JOIN usage_events k ON k.id = e.event_id AND (k.reason IN ('imported', 'imported, not billed')) IS NOT TRUE
+    JOIN usage_events k ON k.id = e.event_id AND is_imported(k.reason) IS NOT TRUE
     UNION ALL
     SELECT 'usage_events', 'id ' || coalesce(e.id, '(null)'), f.problem, f.remedy
     FROM pg_temp.import_usage e
