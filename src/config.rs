@@ -469,8 +469,7 @@ impl Reader<'_> {
             self.errors
                 .push(format!("{NAME} is an empty list; expected one claim at least"));
         }
-        let claims = claims.iter().flat_map(|claims| claims.split(','));
-        let claims: Result<_, _> = claims.map(str::parse).collect();
+        let claims: Result<_, _> = issuer::required_claims(&claims).collect();
         claims.unwrap_or_else(|error: RequiredClaimError| {
             self.errors.push(format!("{NAME}: {error}"));
             Vec::new()
@@ -701,7 +700,8 @@ mod tests {
     #[test]
     fn issuers_have_their_own_settings() {
         let issuers = json!([
-            { "issuer": "https://b.example", "jwks_url": "https://b.example/jwks", "audience": ["x"] },
+            { "issuer": "https://b.example", "jwks_url": "https://b.example/jwks", "audience": ["x"],
+              "required_claims": "use=access, tier=pro" },
             { "issuer": "https://c.example", "secret": "C_SECRET", "holder_claim": "org" },
         ]);
         let set = [
@@ -717,6 +717,7 @@ mod tests {
             panic!("{others:?}")
         };
         assert_eq!(b.expected.audiences, Some(vec!["x".to_owned()]));
+        assert_eq!(b.expected.claims.len(), 2, "{:?}", b.expected.claims);
         assert_eq!(b.jwks_url.as_deref(), Some("https://b.example/jwks"));
         assert!(b.keys.is_empty() && !c.keys.is_empty());
         assert_eq!(c.expected.holder_claim.as_deref(), Some("org"));

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 use weir_policy::namespace::Namespace;
 use weir_policy::subject::Identity;
-use weir_policy::token::{self, Expected, Keys, RequiredClaim, TokenError, User};
+use weir_policy::token::{self, Expected, Keys, RequiredClaim, RequiredClaimError, TokenError, User};
 
-use crate::settings::SETTINGS;
+use crate::settings::{SECRETS, SETTINGS, texts_of};
 use crate::url;
 
 /// An issuer, and the requirements for its tokens.
@@ -115,10 +115,7 @@ pub(crate) fn from_json(
             .iter()
             .map(|issuer| Namespace::of(issuer))
             .collect(),
-        secrets: ["JWT_SECRET", "EDGE_SECRET"]
-            .into_iter()
-            .filter_map(&secret)
-            .collect(),
+        secrets: SECRETS.into_iter().filter_map(&secret).collect(),
     };
     let mut issuers = Vec::new();
     for (place, item) in items.iter().enumerate() {
@@ -173,7 +170,7 @@ fn keys(
     let Some(named) = text(members, "secret", fail) else {
         return Keys::default();
     };
-    if SETTINGS.contains(&named.as_str()) && !named.ends_with("_SECRET") {
+    if SETTINGS.contains(&named.as_str()) && !SECRETS.contains(&named.as_str()) {
         fail(".secret: this is a setting that others may read; expected the name of a secret");
         return Keys::default();
     }
@@ -189,6 +186,13 @@ fn keys(
         fail(&format!(".secret: {error}"));
         Keys::default()
     })
+}
+
+/// The required claims in these texts, each with one or several, separated by commas.
+pub(crate) fn required_claims(
+    texts: &[String],
+) -> impl Iterator<Item = Result<RequiredClaim, RequiredClaimError>> {
+    texts.iter().flat_map(|text| text.split(',')).map(str::parse)
 }
 
 /// The claims that an issuer's tokens must have.
@@ -217,8 +221,8 @@ fn expected(
         fail(".holder_claim: expected the claim that names an organisation, such as `org_id`");
     }
     let mut claims: Vec<RequiredClaim> = Vec::new();
-    for claim in texts(members, "required_claims", fail).unwrap_or_default() {
-        match claim.parse() {
+    for claim in required_claims(&texts(members, "required_claims", fail).unwrap_or_default()) {
+        match claim {
             Ok(claim) => claims.push(claim),
             Err(error) => fail(&format!(".required_claims: {error}")),
         }
@@ -245,20 +249,7 @@ fn text(members: &Map<String, Value>, name: &str, fail: &mut impl FnMut(&str)) -
 /// A member that is a text or a list of texts, if it is set.
 fn texts(members: &Map<String, Value>, name: &str, fail: &mut impl FnMut(&str)) -> Option<Vec<String>> {
     let value = members.get(name)?;
-    let items = match value {
-        Value::Array(items) => items.as_slice(),
-        one => std::slice::from_ref(one),
-    };
-    let texts: Option<Vec<String>> = items
-        .iter()
-        .map(|item| {
-            item.as_str()
-                .map(str::trim)
-                .filter(|text| !text.is_empty())
-                .map(str::to_owned)
-        })
-        .collect();
-    let texts = texts.filter(|texts| !texts.is_empty());
+    let texts = texts_of(value).filter(|texts| texts.first().is_some_and(|text| !text.is_empty()));
     if texts.is_none() {
         fail(&format!(".{name}: expected text or a list of texts"));
     }

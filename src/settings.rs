@@ -149,16 +149,7 @@ impl<'a> Reader<'a> {
     /// A setting that is one text or a list of texts.
     pub(crate) fn texts(&mut self, name: &str) -> Option<Vec<String>> {
         let value = self.value(name)?;
-        let texts = match value {
-            Value::String(text) => Some(vec![text.trim().to_owned()]),
-            Value::Array(items) => items
-                .iter()
-                .map(|item| item.as_str().map(|text| text.trim().to_owned()))
-                .map(|text| text.filter(|text| !text.is_empty()))
-                .collect(),
-            _ => None,
-        };
-        texts.or_else(|| self.wrong_type(name, value, "text or a list of texts"))
+        texts_of(value).or_else(|| self.wrong_type(name, value, "text or a list of texts"))
     }
 
     /// A setting that is one word or number.
@@ -285,5 +276,17 @@ impl<'a> Reader<'a> {
             }
             self.errors.push(error);
         }
+    }
+}
+/// A text or a list of texts that are not empty, trimmed; `None` for another value.
+pub(crate) fn texts_of(value: &Value) -> Option<Vec<String>> {
+    match value {
+        Value::String(text) => Some(vec![text.trim().to_owned()]),
+        Value::Array(items) => items
+            .iter()
+            .map(|item| item.as_str().map(|text| text.trim().to_owned()))
+            .map(|text| text.filter(|text| !text.is_empty()))
+            .collect(),
+        _ => None,
     }
 }
