@@ -1,5 +1,5 @@
 -- Locks the account of a job's reservation and returns it; null without a reservation. A deleted holders row is
--- created again from its reservations. The settlement of groups does this with make_holder.sql and
+-- created again from its reservations. The settlement of groups does this with create_holder.sql and
 -- rebuild_holders.sql of ledger/src/settlement/sql/.
 -- Cost: two look-ups by key. Waits for the account's lock.
 -- Callers: weir_complete, weir_extend, fail_attempt; ledger/src/attempts/outstanding.rs.

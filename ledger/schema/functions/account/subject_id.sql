@@ -1,7 +1,7 @@
 -- The id of a subject that is not a UUID: a UUIDv8 of SHA-256, so that it can be computed in any language. Rust
 -- computes the same in ledger/src/holder.rs.
 -- Cost: no table.
--- Callers: weir_holder.
+-- Callers: weir_holder; ledger/src/control/sql/import_prepare.sql.
 CREATE OR REPLACE FUNCTION subject_id(namespace uuid, subject text) RETURNS uuid
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
 SET search_path FROM CURRENT
