@@ -5,12 +5,11 @@
 //! import changes nothing.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::json;
-use tokio_postgres::{Client, Transaction};
+use tokio_postgres::{Client, Row, Transaction};
 use uuid::Uuid;
 use weir_policy::subject::{Subject, SubjectError};
 
@@ -23,7 +22,7 @@ use crate::holder::{Holders, kept_text};
 const BATCH: usize = 10_000;
 
 /// The kind of values in a column.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 enum Kind {
     Text,
     Whole,
@@ -208,18 +207,14 @@ pub async fn import(
         return Ok(Imported::Refused(faults));
     }
     let before = sums(&transaction).await?;
-    let before: BTreeMap<&str, i64> = before
-        .iter()
-        .map(|(what, _, weir)| (what.as_str(), *weir))
-        .collect();
     write(&transaction, actor, source.billed_until).await?;
-    let sums: Vec<ImportSum> = sums(&transaction)
-        .await?
-        .into_iter()
-        .map(|(what, source, after)| ImportSum {
-            before: before.get(what.as_str()).copied().unwrap_or_default(),
+    // The copied rows determine the sums and their order, and do not change.
+    let pairs = before.into_iter().zip(sums(&transaction).await?);
+    let sums: Vec<ImportSum> = pairs
+        .map(|((what, source, before), (.., after))| ImportSum {
             what,
             source,
+            before,
             after,
         })
         .collect();
@@ -295,30 +290,31 @@ async fn copy_statement(transaction: &Transaction<'_>, schema: &str) -> Result<S
         .await?;
     let (mut faults, mut parts) = (Vec::new(), Vec::new());
     for relation in SOURCE {
-        let found = rows
+        let columns: Vec<&str> = relation.columns.iter().map(|column| column.name).collect();
+        let columns = columns.join(", ");
+        let found: Vec<&Row> = rows
             .iter()
-            .filter(|row| row.get::<_, &str>("relation") == relation.name);
-        let types: BTreeMap<&str, &str> = found
-            .clone()
-            .map(|row| (row.get("name"), row.get("type")))
+            .filter(|row| row.get::<_, &str>("relation") == relation.name)
             .collect();
         let place = format!("{schema}.{}", relation.name);
-        if types.is_empty() {
+        let Some(first) = found.first() else {
             if !relation.is_optional {
-                let columns: Vec<&str> = relation.columns.iter().map(|column| column.name).collect();
                 faults.push(format!(
-                    "{place} does not exist; create a view with the columns {}",
-                    columns.join(", ")
+                    "{place} does not exist; create a view with the columns {columns}"
                 ));
             }
             continue;
-        }
-        if let Some(row) = found.clone().find(|row| !row.get::<_, bool>("is_readable")) {
+        };
+        if !first.get::<_, bool>("is_readable") {
             faults.push(format!(
                 "this role may not read {place}; have its owner run: {}",
-                row.get::<_, &str>("grants")
+                first.get::<_, &str>("grants")
             ));
         }
+        let types: BTreeMap<&str, &str> = found
+            .iter()
+            .map(|row| (row.get("name"), row.get("type")))
+            .collect();
         let mut values = Vec::new();
         for column in relation.columns {
             match value(column, types.get(column.name).copied()) {
@@ -326,18 +322,13 @@ async fn copy_statement(transaction: &Transaction<'_>, schema: &str) -> Result<S
                 Err(problem) => faults.push(format!("{place}: {problem}")),
             }
         }
-        let columns: Vec<&str> = relation.columns.iter().map(|column| column.name).collect();
-        let mut part = String::new();
-        let _ = write!(
-            part,
-            "INSERT INTO pg_temp.{} ({}) SELECT {} FROM {}.{} s",
+        parts.push(format!(
+            "{} AS (INSERT INTO pg_temp.{} ({columns}) SELECT {} FROM {} s)",
+            relation.name,
             relation.copy,
-            columns.join(", "),
             values.join(", "),
-            quoted(schema),
-            relation.name
-        );
-        parts.push(format!("{} AS ({part})", relation.name));
+            first.get::<_, &str>("place"),
+        ));
     }
     if faults.is_empty() {
         return Ok(format!("WITH {} SELECT 1", parts.join(", ")));
@@ -348,39 +339,37 @@ async fn copy_statement(transaction: &Transaction<'_>, schema: &str) -> Result<S
     )))
 }
 
-/// The name as an identifier in SQL.
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
 /// The expression that copies a column of this type.
 fn value(column: &Column, type_name: Option<&str>) -> Result<String, String> {
     let name = column.name;
-    let (null, is_fit) = match column.kind {
-        Kind::Text => ("text", true),
-        Kind::Whole => (
-            "bigint",
-            type_name.is_none_or(|name| ["smallint", "integer", "bigint"].contains(&name)),
-        ),
-        Kind::Number => (
-            "numeric",
-            type_name.is_none_or(|name| ["smallint", "integer", "bigint", "numeric"].contains(&name)),
-        ),
-        Kind::Time => (
-            "timestamptz",
-            type_name.is_none_or(|name| name.starts_with("timestamp ")),
-        ),
+    let to = match column.kind {
+        Kind::Text => "text",
+        Kind::Whole => "bigint",
+        Kind::Number => "numeric",
+        Kind::Time => "timestamptz",
     };
-    match type_name {
-        None if column.is_optional => Ok(format!("NULL::{null}")),
-        None => Err(format!("the column {name} does not exist; add it in a view")),
-        Some(found) if !is_fit => Err(format!(
-            "the column {name} is of the type {found}; convert it in a view: {name}::{null}"
-        )),
-        // Times without a zone are in UTC.
-        Some("timestamp without time zone") => Ok(format!("s.{name} AT TIME ZONE 'UTC'")),
-        Some(_) => Ok(format!("s.{name}::{null}")),
+    let Some(found) = type_name else {
+        return match column.is_optional {
+            true => Ok(format!("NULL::{to}")),
+            false => Err(format!("the column {name} does not exist; add it in a view")),
+        };
+    };
+    let is_fit = match column.kind {
+        Kind::Text => true,
+        Kind::Whole => ["smallint", "integer", "bigint"].contains(&found),
+        Kind::Number => ["smallint", "integer", "bigint", "numeric"].contains(&found),
+        Kind::Time => found.starts_with("timestamp "),
+    };
+    if !is_fit {
+        return Err(format!(
+            "the column {name} is of the type {found}; convert it in a view: {name}::{to}"
+        ));
     }
+    // Times without a zone are in UTC.
+    Ok(match found {
+        "timestamp without time zone" => format!("s.{name} AT TIME ZONE 'UTC'"),
+        _ => format!("s.{name}::{to}"),
+    })
 }
 
 /// Writes each user's id in Weir into its copy. Returns the ids that are no subjects.

@@ -13,7 +13,7 @@ FROM (
     FROM pg_temp.import_reservations r
     JOIN quota_reservations k ON k.job_id = r.job_id
     CROSS JOIN LATERAL windows_of(k.period_start, k.windows, k.created_at) w
-    WHERE r.is_open AND r.is_new
+    WHERE r.is_new
 ) i
 WHERE b.user_id = i.user_id AND b.event_type = i.event_type AND b.span = i.span AND b.period_start = i.period_start
   AND b.granted_limit < b.used + b.reserved - b.from_grants

@@ -14,7 +14,7 @@ WITH actives AS (
            EXISTS (SELECT 1 FROM quota_reservations k WHERE k.job_id = j.id) AS is_held
     FROM pg_temp.import_reservations r
     JOIN river_job j ON j.id = r.job_id
-    WHERE r.is_open AND r.is_new
+    WHERE r.is_new
 ), faults (relation, row, problem, remedy) AS (
     SELECT 'users', 'without an id', 'id is null', 'exclude the row, or give it an id'
     FROM pg_temp.import_users u WHERE u.id IS NULL

@@ -3,4 +3,4 @@ UPDATE user_subscriptions s
 SET current_period_start = m.start, current_period_end = m.start + interval '1 month'
 FROM pg_temp.import_users u
 CROSS JOIN (SELECT date_trunc('month', now(), 'UTC') AS start) m
-WHERE u.is_new AND NOT u.is_deleted AND s.user_id = u.holder AND s.status = 'active'
+WHERE u.is_new AND s.user_id = u.holder AND s.status = 'active'

@@ -1,13 +1,8 @@
 -- Finds out which copied rows the database has already.
 CREATE INDEX ON pg_temp.import_users (id);
--- For 30 days, a deleted user is not created again.
 UPDATE pg_temp.import_users u
-SET is_new = NOT EXISTS (SELECT 1 FROM users k WHERE k.id = u.holder),
-    is_deleted = EXISTS (SELECT 1 FROM deleted_users d
-                         WHERE d.hash = sha256(convert_to(u.holder::text, 'UTF8'))
-                           AND d.deleted_at > now() - interval '30 days')
-                 AND NOT EXISTS (SELECT 1 FROM users k WHERE k.id = u.holder)
-WHERE u.holder IS NOT NULL;
+SET is_new = NOT was_deleted(u.holder), is_deleted = was_deleted(u.holder)
+WHERE u.holder IS NOT NULL AND NOT EXISTS (SELECT 1 FROM users k WHERE k.id = u.holder);
 -- A changed row is another event.
 UPDATE pg_temp.import_subscriptions s
 SET event_id = 'import:' || encode(sha256(convert_to(

@@ -16,7 +16,7 @@ WITH wanted AS MATERIALIZED (
           AND (j.state <> 'running' OR EXISTS (SELECT 1 FROM quota_reservations k WHERE k.job_id = j.id))
         FOR NO KEY UPDATE
     ) job
-    WHERE r.is_open AND r.is_new
+    WHERE r.is_new
 ), submitted AS (
     INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount, created_at)
     SELECT w.job_id, w.holder, w.holder, w.event_type, w.amount, w.created_at FROM wanted w ORDER BY w.job_id
