@@ -45,7 +45,8 @@ await runMain(async () => {
 });
 
 async function measure(): Promise<Result[]> {
-  const { bundle, edgeModules, startField } = await import("./workers.ts");
+  const { bundle, startField } = await import("./workers.ts");
+  const { edgeModules } = await import("../../tests/edge/workerd.ts");
   const { startTimes } = await import("./start.ts");
   const { fresh, hundred, load, send } = await import("./load.ts");
   const { latencies, quantile } = await import("./latency.ts");

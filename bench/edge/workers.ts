@@ -1,11 +1,11 @@
 import { type ChildProcess, fork } from "node:child_process";
-import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { build } from "esbuild";
 import { convertV4MiniflareOptions, Miniflare, type V4MiniflareOptions, type V4WorkerOptions } from "miniflare";
-import { unstable_getMiniflareWorkerOptions } from "wrangler";
-import { edgeWorker } from "../../tests/edge/workerd.ts";
+import { edgeName, edgeWorker } from "../../tests/edge/workerd.ts";
 import { freshSecrets, type Secrets } from "../../tests/harness/identity.ts";
+import { descendants, fieldsOf } from "../../tests/harness/processes.ts";
 
 const here = import.meta.dirname;
 
@@ -73,47 +73,15 @@ function startRuntime(worker: V4WorkerOptions, storage: string): Miniflare {
   );
 }
 
-/** The modules of a built edge in a clone, which may be an older one. */
-export function edgeModules(clone: string): string[] {
-  const modules = ["src/entry.mjs", "src/weir.mjs", "build/index.js", "build/index_bg.wasm"];
-  return modules.map((name) => join(clone, name)).filter((path) => existsSync(path));
-}
-
-/** The edge of another clone, as its `wrangler.toml` describes it. */
-function edgeBefore(clone: string, now: V4WorkerOptions): V4WorkerOptions {
-  const { workerOptions } = unstable_getMiniflareWorkerOptions(join(clone, "wrangler.toml"));
-  const { ORIGIN_URL, JWT_SECRET, EDGE_SECRET, ANON_READ_LIMIT, COUNTER_TIMEOUT_MS } = now.bindings ?? {};
-  const shared = { ORIGIN_URL, JWT_SECRET, EDGE_SECRET, ANON_READ_LIMIT, COUNTER_TIMEOUT_MS };
-  return {
-    ...(workerOptions as Partial<V4WorkerOptions>),
-    name: "before",
-    modulesRoot: clone,
-    modules: edgeModules(clone).map((path) => ({ type: path.endsWith(".wasm") ? "CompiledWasm" : "ESModule", path })),
-    bindings: { ...(workerOptions.bindings as V4WorkerOptions["bindings"]), ...shared },
-    assets: undefined,
-  } as V4WorkerOptions;
-}
-
-/** The processes that this one has started. */
-function children(): string[] {
-  try {
-    return readdirSync("/proc").filter((id) => {
-      if (!/^\d+$/.test(id)) return false;
-      try {
-        return /\nPPid:\t(\d+)\n/.exec(readFileSync(`/proc/${id}/status`, "utf8"))?.[1] === String(process.pid);
-      } catch {
-        return false;
-      }
-    });
-  } catch {
-    return [];
-  }
+/** The processes that this one has started; none where /proc is missing. */
+function children(): number[] {
+  return existsSync("/proc") ? descendants(process.pid) : [];
 }
 
 /** The CPU time of a process in microseconds. Linux counts it in hundredths of a second. */
-function cpuTime(id: string | undefined): number | undefined {
-  if (id === undefined) return undefined;
-  const fields = readFileSync(`/proc/${id}/stat`, "utf8").split(") ")[1]?.split(" ") ?? [];
+function cpuTime(pid: number | undefined): number | undefined {
+  if (pid === undefined) return undefined;
+  const fields = fieldsOf(pid);
   return (Number(fields[11]) + Number(fields[12])) * 10_000;
 }
 
@@ -121,15 +89,17 @@ function cpuTime(id: string | undefined): number | undefined {
 export async function startField(storage: string, before?: string): Promise<Field> {
   const origin = await startOrigin();
   const secrets = freshSecrets();
-  // Without the page: in the local runtime, a Worker with static files runs behind three other Workers.
-  const weir = edgeWorker({
-    originUrl: origin.url,
-    secrets,
-    vars: { ANON_READ_LIMIT: "1000000" },
-    worker: { assets: undefined },
-  });
+  const edge = (name: string, clone?: string): V4WorkerOptions =>
+    edgeWorker({
+      originUrl: origin.url,
+      secrets,
+      clone,
+      vars: { ANON_READ_LIMIT: "1000000" },
+      // Without the page: in the local runtime, a Worker with static files runs behind three other Workers.
+      worker: { name, assets: undefined },
+    });
   const workers: Record<string, V4WorkerOptions> = {
-    weir,
+    weir: edge(edgeName),
     minimal: await peer("minimal", origin.url, counters("PerAddress")),
     memory: await peer("memory", origin.url, counters("PerAddress")),
     hono: await peer("hono", origin.url, counters("DurableObjectRateLimiter")),
@@ -141,11 +111,11 @@ export async function startField(storage: string, before?: string): Promise<Fiel
     signer: await peer("signer", origin.url, {
       bindings: { ORIGIN_URL: origin.url, JWT_SECRET: secrets.jwt, EDGE_SECRET: secrets.edge },
     }),
-    ...(before && { before: edgeBefore(before, weir) }),
+    ...(before && { before: edge("before", before) }),
   };
   const runtimes: Record<string, Miniflare> = {};
   const urls: Record<string, string> = {};
-  const processes: Record<string, string | undefined> = {};
+  const processes: Record<string, number | undefined> = {};
   for (const [name, worker] of Object.entries(workers)) {
     const known = children();
     const runtime = startRuntime(worker, join(storage, name));

@@ -1,3 +1,4 @@
+import { existsSync } from "node:fs";
 import { join } from "node:path";
 import {
   convertV4MiniflareOptions,
@@ -36,6 +37,8 @@ export type Variable = string | number | boolean | Variable[] | { [name: string]
 export interface EdgeOptions {
   originUrl: string;
   secrets?: Secrets;
+  /** The clone that has the edge. Default: this one. */
+  clone?: string;
   vars?: Record<string, Variable>;
   /** Variables that are left out. */
   without?: string[];
@@ -55,9 +58,16 @@ export const edgeName = "weir-edge";
 /** The counting object of all tests: in the local runtime, every client is in Austin, Texas. */
 export const counterName = "enam-0";
 
+/** The modules of a clone's built edge. An older clone may lack some of them. */
+export function edgeModules(clone: string): string[] {
+  const modules = ["src/entry.mjs", "src/weir.mjs", "build/index.js", "build/index_bg.wasm"];
+  return modules.map((name) => join(clone, name)).filter((path) => existsSync(path));
+}
+
 /** The Worker of `wrangler.toml`, as built by `npm run build:edge`. */
 export function edgeWorker(options: EdgeOptions): WorkerOptions {
-  const { workerOptions } = unstable_getMiniflareWorkerOptions(join(root, "wrangler.toml"));
+  const clone = options.clone ?? root;
+  const { workerOptions } = unstable_getMiniflareWorkerOptions(join(clone, "wrangler.toml"));
   const secrets = options.secrets ?? freshSecrets();
   const variables = {
     ...(workerOptions.bindings as Record<string, Variable>),
@@ -71,13 +81,8 @@ export function edgeWorker(options: EdgeOptions): WorkerOptions {
   return {
     ...(workerOptions as Partial<WorkerOptions>),
     name: edgeName,
-    modulesRoot: root,
-    modules: [
-      { type: "ESModule", path: join(root, "src", "entry.mjs") },
-      { type: "ESModule", path: join(root, "src", "weir.mjs") },
-      { type: "ESModule", path: join(root, "build", "index.js") },
-      { type: "CompiledWasm", path: join(root, "build", "index_bg.wasm") },
-    ],
+    modulesRoot: clone,
+    modules: edgeModules(clone).map((path) => ({ type: path.endsWith(".wasm") ? "CompiledWasm" : "ESModule", path })),
     bindings: Object.fromEntries(Object.entries(variables).filter(([name]) => !options.without?.includes(name))),
     ...options.worker,
   } as WorkerOptions;

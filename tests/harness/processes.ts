@@ -19,14 +19,16 @@ export function descendants(pid: number): number[] {
   return children.flatMap((child) => [child, ...descendants(child)]);
 }
 
-/** The fourth field of a process's status. The second one is its name, which may contain spaces. */
+/** The fields of a process's status from the third one. The second one is its name, which may contain spaces. */
+export function fieldsOf(pid: number): string[] {
+  return readFileSync(`/proc/${pid}/stat`, "utf8")
+    .replace(/^.*\) /s, "")
+    .split(" ");
+}
+
 function parentOf(pid: number): number | undefined {
   try {
-    return Number(
-      readFileSync(`/proc/${pid}/stat`, "utf8")
-        .replace(/^.*\) /s, "")
-        .split(" ")[1],
-    );
+    return Number(fieldsOf(pid)[1]);
   } catch {
     return undefined;
   }
