@@ -1,15 +1,12 @@
 import assert from "node:assert/strict";
-import { type ChildProcess, spawn, spawnSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
-import { mkdtempSync, rmSync } from "node:fs";
 import { Agent, request as httpRequest } from "node:http";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { createInterface } from "node:readline";
 import { after, test } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
-import { type Lifetime, whenOver } from "../harness/lifetime.ts";
+import { whyNotGo } from "../harness/go.ts";
+import { startGo } from "./go.ts";
 import { type Edge, startEdge } from "./workerd.ts";
 
 // A Go application answers the same through the edge as directly. `expected` lists what may differ.
@@ -53,27 +50,9 @@ function send(url: string, { method, target, headers, body }: Sent): Promise<Ans
   });
 }
 
-/** Starts the application of backend/main.go; undefined without Go. */
-async function startBackend(lifetime: Lifetime): Promise<string | undefined> {
-  const folder = mkdtempSync(join(tmpdir(), "weir-backend-"));
-  whenOver(lifetime, () => rmSync(folder, { recursive: true }));
-  const program = join(folder, "backend");
-  const source = join(root, "tests", "edge", "backend", "main.go");
-  const built = spawnSync("go", ["build", "-o", program, source], { encoding: "utf8" });
-  if ((built.error as NodeJS.ErrnoException | undefined)?.code === "ENOENT") return undefined;
-  assert.equal(built.status, 0, built.stderr);
-  const child: ChildProcess = spawn(program, { stdio: ["ignore", "pipe", "inherit"] });
-  whenOver(lifetime, async () => {
-    const ended = once(child, "exit");
-    child.kill();
-    await ended;
-  });
-  assert.ok(child.stdout);
-  const [address] = (await once(createInterface(child.stdout), "line")) as [string];
-  return `http://${address}`;
-}
-
-const backend = await startBackend({ after });
+const skip = whyNotGo();
+const application = { folder: join(root, "tests", "edge", "backend"), file: "main.go" };
+const backend = skip ? undefined : await startGo({ after }, application);
 const edge: Edge | undefined =
   backend === undefined
     ? undefined
@@ -88,7 +67,7 @@ const edge: Edge | undefined =
           },
         },
       );
-const needsGo = { skip: backend === undefined && "Go is not installed", timeout: 120_000 };
+const needsGo = { skip, timeout: 120_000 };
 
 /** Headers for one connection, and the time. */
 const perAnswer = ["connection", "keep-alive", "transfer-encoding", "date"];

@@ -1,9 +1,6 @@
 import assert from "node:assert/strict";
-import { type ChildProcess, spawn, spawnSync } from "node:child_process";
-import { once } from "node:events";
 import { cpSync, readdirSync, readFileSync } from "node:fs";
 import { basename, dirname, join, relative } from "node:path";
-import { createInterface } from "node:readline";
 import { after, test } from "node:test";
 import {
   convertV4MiniflareOptions,
@@ -15,7 +12,9 @@ import { unstable_getMiniflareWorkerOptions, unstable_readConfig } from "wrangle
 import { wrangler, wranglerEnvironment } from "../../scripts/lib/edge-server.ts";
 import { root } from "../../scripts/lib/paths.ts";
 import { run } from "../../scripts/lib/process.ts";
+import { whyNotGo } from "../harness/go.ts";
 import { freshSecrets, tokenFor } from "../harness/identity.ts";
+import { startGo } from "./go.ts";
 import { buildPackage, checkTypes } from "./package.ts";
 import type { Variable } from "./workerd.ts";
 
@@ -118,26 +117,9 @@ test("the Next.js site keeps its pages, files, cookies and redirects", async () 
   assert.deepEqual(await thirty(ask, "/"), { 200: 30 });
 });
 
-test("the Go backend accepts only the edge's requests", { timeout: 120_000 }, async (context) => {
+test("the Go backend accepts only the edge's requests", { skip: whyNotGo(), timeout: 120_000 }, async (context) => {
   const project = projectOf("go-backend");
-  const built = spawnSync("go", ["build", "-o", "backend", "."], { cwd: project, encoding: "utf8" });
-  if ((built.error as NodeJS.ErrnoException | undefined)?.code === "ENOENT") {
-    context.skip("Go is not installed");
-    return;
-  }
-  assert.equal(built.status, 0, built.stderr);
-  const child: ChildProcess = spawn(join(project, "backend"), {
-    env: { ...process.env, PORT: "0", EDGE_SECRET: secrets.edge },
-    stdio: ["ignore", "inherit", "pipe"],
-  });
-  after(async () => {
-    const ended = once(child, "exit");
-    child.kill();
-    await ended;
-  });
-  assert.ok(child.stderr);
-  const [line] = (await once(createInterface(child.stderr), "line")) as [string];
-  const backend = /http:\S+/.exec(line)?.[0] ?? "";
+  const backend = await startGo(context, { folder: project }, { PORT: "0", EDGE_SECRET: secrets.edge });
   const ask = await start(project, ["wrangler.toml"], { ...both, ORIGIN_URL: backend });
 
   assert.equal((await fetch(`${backend}/v1/status`)).status, 403);

@@ -10,13 +10,13 @@ import { untilOk } from "../../scripts/lib/ready.ts";
 import { packCompose } from "../../scripts/lib/release/compose.ts";
 import { packEdge } from "../../scripts/lib/release/edge.ts";
 import { freshDatabase } from "../harness/database.ts";
+import { goProgram, whyNotGo } from "../harness/go.ts";
 import { freshSecrets } from "../harness/identity.ts";
 import { type Lifetime, required, whenOver } from "../harness/lifetime.ts";
 import { showOnFailure } from "../harness/logs.ts";
 import { freePort } from "../harness/ports.ts";
 import { until } from "../harness/until.ts";
 import { weir } from "../harness/weir.ts";
-import { goProgram, whyNotGo } from "./schemas.ts";
 
 interface Model {
   services: Record<

@@ -230,6 +230,6 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(listener.Addr())
+	fmt.Printf("listening on http://%s\n", listener.Addr())
 	panic(http.Serve(listener, mux))
 }

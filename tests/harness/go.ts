@@ -13,7 +13,7 @@ export function whyNotGo(): string | false {
   }
 }
 
-/** Builds a Go program once per user, and returns its path. */
+/** Installs a Go program once per user, and returns its path. */
 export function goProgram(module: string, version: string, folder: string): Promise<string> {
   const name = `${module.split("/")[2]}-${version}`;
   return usingCache(async () => {
