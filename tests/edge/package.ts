@@ -4,9 +4,8 @@ import { nodeBin, root } from "../../scripts/lib/paths.ts";
 import { run } from "../../scripts/lib/process.ts";
 import { temporaryFolder } from "../../scripts/lib/temporary-folder.ts";
 
-/** The package weir-edge, built and unpacked for the tests of this file. Projects are created below `folder`. */
+/** The package weir-edge, built and unpacked for the tests of this file. */
 export interface EdgePackage {
-  folder: string;
   /** The name of the tarball. */
   tarball: string;
   /** Installs the package, and these packages of the repository, into the project of this name. Returns its folder. */
@@ -19,7 +18,6 @@ export async function buildPackage(): Promise<EdgePackage> {
   await run(process.execPath, [join(root, "scripts", "packages.ts"), "edge", "--out", folder]);
   await run("tar", ["-xzf", join(folder, tarball), "-C", folder]);
   return {
-    folder,
     tarball,
     install(project, others = []) {
       const modules = join(folder, project, "node_modules");

@@ -23,7 +23,7 @@ export async function packEdge(version: string, output: string): Promise<void> {
 }
 
 /** wrangler.toml for the bundled Worker, which needs no build. */
-export function packedConfig(config: string): string {
+function packedConfig(config: string): string {
   const packed = config
     .replace('\nmain = "src/entry.mjs"\n', '\nmain = "worker/entry.js"\nno_bundle = true\n')
     .replace(/^(#.*\n)*\[build\]\n(\w.*\n)*\n/m, "");
