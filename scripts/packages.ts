@@ -1,7 +1,7 @@
 import { cp, mkdir, readFile, writeFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { bundle } from "./lib/bundle.ts";
-import { cached, makeCached, usingCache } from "./lib/cache.ts";
+import { usingCache } from "./lib/cache.ts";
 import { buildEdge } from "./lib/edge.ts";
 import { Failure } from "./lib/failure.ts";
 import { runMain } from "./lib/lifecycle.ts";
@@ -9,10 +9,10 @@ import { options } from "./lib/options.ts";
 import { nodeBin, root, state } from "./lib/paths.ts";
 import { run } from "./lib/process.ts";
 import { type Pulse, say, step } from "./lib/progress.ts";
+import { pip, pythonWith } from "./lib/python.ts";
 import { temporaryFolder } from "./lib/temporary-folder.ts";
 
 const clients = join(root, "clients");
-const hatchling = "1.33.0";
 
 const packages: Record<string, (output: string) => Promise<void>> = { python, typescript, edge };
 
@@ -31,22 +31,10 @@ await runMain(async () => {
 
 /** The wheel weir_client-VERSION-py3-none-any.whl. */
 async function python(output: string): Promise<void> {
-  const name = `hatchling-${hatchling}`;
-  const remedy = "install Python 3.10 or newer with venv (Debian: apt install python3-venv), and check the network";
-  const pip = ["-m", "pip", "--quiet", "--disable-pip-version-check"];
   await usingCache(async () => {
-    const environment =
-      cached(name) ??
-      (await step("installing the builder of Python packages", (pulse) =>
-        makeCached(name, async (workshop) => {
-          await run("python3", ["-m", "venv", workshop], { pulse, remedy });
-          await run(join(workshop, "bin", "python"), [...pip, "install", `hatchling==${hatchling}`], { pulse, remedy });
-        }),
-      ));
+    const python = await pythonWith("hatchling", "1.33.0", "the builder of Python packages");
     const build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", output, join(clients, "python")];
-    await step("building the package for Python", (pulse) =>
-      run(join(environment, "bin", "python"), [...pip, ...build], { pulse }),
-    );
+    await step("building the package for Python", (pulse) => run(python, [...pip, ...build], { pulse }));
   });
 }
 

@@ -3,12 +3,11 @@ import { execFileSync } from "node:child_process";
 import { cpSync, mkdtempSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { before, describe, it } from "node:test";
-import { cached, makeCached, usingCache } from "../../scripts/lib/cache.ts";
+import { usingCache } from "../../scripts/lib/cache.ts";
 import { root } from "../../scripts/lib/paths.ts";
 import { attempt, run } from "../../scripts/lib/process.ts";
+import { pythonWith } from "../../scripts/lib/python.ts";
 import { required } from "../harness/lifetime.ts";
-
-const validator = "kubernetes-validate-1.37.0";
 
 interface Container {
   args: string[];
@@ -40,19 +39,6 @@ function whyNot(): string | false {
   return false;
 }
 
-/** A folder with the validator and the schemas of Kubernetes. */
-function installed(): Promise<string> {
-  return usingCache(
-    async () =>
-      cached(validator) ??
-      makeCached(validator, async (workshop) => {
-        await run("python3", ["-m", "venv", workshop]);
-        const pip = ["-m", "pip", "--quiet", "--disable-pip-version-check", "install"];
-        await run(join(workshop, "bin", "python"), [...pip, validator.replace(/-(?=\d)/, "==")]);
-      }),
-  );
-}
-
 /** Seconds of a duration such as "30s". */
 function seconds(duration: string): number {
   assert.match(duration, /^\d+s$/);
@@ -62,6 +48,8 @@ function seconds(duration: string): number {
 describe("deploy/kubernetes", { skip: whyNot() }, () => {
   let manifest: string;
   let deployments: Resource[];
+  /** The Python that has the validator, with the schemas of Kubernetes. */
+  let python: string;
 
   before(async () => {
     const folder = mkdtempSync(join(required("WEIR_TEST_FOLDER"), "kubernetes-"));
@@ -69,14 +57,13 @@ describe("deploy/kubernetes", { skip: whyNot() }, () => {
     cpSync(join(root, "weir.toml"), join(folder, "weir.toml"));
     manifest = join(folder, "manifest.yaml");
     writeFileSync(manifest, await run("kubectl", ["kustomize", folder]));
-    const python = join(await installed(), "bin", "python");
+    python = await usingCache(() => pythonWith("kubernetes-validate", "1.37.0", "the validator of Kubernetes files"));
     const script = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
     const resources = JSON.parse(await run(python, ["-c", script, manifest])) as Resource[];
     deployments = resources.filter(({ kind }) => kind === "Deployment");
   });
 
   it("is valid for Kubernetes, and an unknown member is not", async () => {
-    const python = join(await installed(), "bin", "python");
     const validate = (file: string) => attempt(python, ["-m", "kubernetes_validate", "--strict", "-k", "1.37.0", file]);
     const valid = await validate(manifest);
     assert.equal(valid.code, 0, valid.output);
