@@ -1,10 +1,8 @@
 import assert from "node:assert/strict";
-import { generateKeyPairSync, randomBytes } from "node:crypto";
-import { createServer } from "node:http";
+import { randomBytes } from "node:crypto";
 import { after, test } from "node:test";
-import { SignJWT } from "jose";
 import { tokenFor } from "../harness/identity.ts";
-import { whenOver } from "../harness/lifetime.ts";
+import { startIssuer } from "./issuer.ts";
 import { startOrigin } from "./origin.ts";
 import { startEdge } from "./workerd.ts";
 
@@ -15,16 +13,8 @@ const b = "https://b.example";
 const c = "https://c.example";
 const origin = await startOrigin({ after });
 const secretOfB = randomBytes(32).toString("hex");
-const pair = generateKeyPairSync("ed25519");
-
-/** The key set of issuer C. */
-const jwks = createServer((_, response) => {
-  const key = { ...pair.publicKey.export({ format: "jwk" }), alg: "EdDSA", use: "sig", kid: "1" };
-  response.setHeader("content-type", "application/json").end(JSON.stringify({ keys: [key] }));
-});
-await new Promise<void>((done) => jwks.listen(0, "127.0.0.1", done));
-whenOver({ after }, () => new Promise((done) => jwks.close(() => done(undefined))));
-const { port } = jwks.address() as { port: number };
+const issuerC = await startIssuer({ after }, { sub: "17", iss: c, use: "access" });
+issuerC.addKey("1", "EdDSA");
 
 const edge = await startEdge(
   { after },
@@ -38,7 +28,7 @@ const edge = await startEdge(
       SECRET_OF_B: secretOfB,
       ISSUERS: [
         { issuer: b, secret: "SECRET_OF_B", audience: ["shop", "x"], holder_claim: "org" },
-        { issuer: c, jwks_url: `http://127.0.0.1:${port}/`, required_claims: ["use=access"] },
+        { issuer: c, jwks_url: issuerC.url, required_claims: ["use=access"] },
       ],
       ROUTES: [
         { path: "/api/limited", callers: "signed_in", limits: [{ by: { claim: "team" }, limit: 2, window: "1m" }] },
@@ -52,16 +42,11 @@ const ask = (token: string, path = "/api/me") =>
 
 const ofA = (claims = {}) => tokenFor(origin.secrets.jwt, "17", { iss: a, ...claims });
 const ofB = (claims = {}) => tokenFor(secretOfB, "17", { iss: b, aud: "shop", ...claims });
-const ofC = (claims = {}) =>
-  new SignJWT({ sub: "17", iss: c, use: "access", ...claims })
-    .setProtectedHeader({ alg: "EdDSA", kid: "1" })
-    .setIssuedAt()
-    .setExpirationTime("1h")
-    .sign(pair.privateKey);
+const ofC = (claims = {}) => issuerC.token("1", claims);
 
 test("equal subjects and organisations of two issuers are different users", async () => {
   const seen = [];
-  for (const token of [await ofA(), await ofB(), await ofC(), await ofA({ org: "o" }), await ofB({ org: "o" })]) {
+  for (const token of [await ofA(), await ofB(), ofC(), await ofA({ org: "o" }), await ofB({ org: "o" })]) {
     const answer = await ask(token);
     assert.equal(answer.status, 200, await answer.text());
     const { sub, act } = origin.last().claims as { sub?: string; act?: { sub: string } };
@@ -76,11 +61,11 @@ test("an issuer's tokens need its own keys and claims", async () => {
     "B's token, signed by A": await tokenFor(secretOfA, "17", { iss: b, aud: "shop" }),
     "A's token, signed by B": await tokenFor(secretOfB, "17", { iss: a, aud: "shop" }),
     "C's token, signed by B": await tokenFor(secretOfB, "17", { iss: c, use: "access" }),
-    "A's token, signed by C": await ofC({ iss: a }),
+    "A's token, signed by C": ofC({ iss: a }),
     "no issuer, signed by A": await tokenFor(secretOfA, "17"),
     "an unknown issuer, signed by A": await tokenFor(secretOfA, "17", { iss: "https://d.example" }),
     "another audience than B's": await ofB({ aud: "other" }),
-    "without C's required claim": await ofC({ use: "other" }),
+    "without C's required claim": ofC({ use: "other" }),
     "A's user with a name of B": await tokenFor(secretOfA, `${b}|17`, { iss: a }),
     "A's organisation with a name of C": await ofA({ org: `${c}|o` }),
     "a subject that is too long": await tokenFor(secretOfB, "x".repeat(250), { iss: b, aud: "shop" }),

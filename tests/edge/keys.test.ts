@@ -1,12 +1,10 @@
 import assert from "node:assert/strict";
-import { constants, generateKeyPairSync, type KeyObject, randomUUID, sign as signBytes } from "node:crypto";
-import { createServer } from "node:http";
+import { randomUUID } from "node:crypto";
 import { after, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
 import { tokenFor } from "../harness/identity.ts";
-import { whenOver } from "../harness/lifetime.ts";
-import { freePort } from "../harness/ports.ts";
 import { until } from "../harness/until.ts";
+import { type Algorithm, algorithms, type Issuer, startIssuer } from "./issuer.ts";
 import { startOrigin } from "./origin.ts";
 import { type Edge, startEdge, type Variable } from "./workerd.ts";
 
@@ -15,92 +13,8 @@ import { type Edge, startEdge, type Variable } from "./workerd.ts";
 const origin = await startOrigin({ after });
 const user = randomUUID();
 
-/** The parameters of Node's signatures, by algorithm. */
-const algorithms = {
-  EdDSA: { type: "ed25519" },
-  ES256: { type: "ec", curve: "P-256", hash: "sha256" },
-  ES384: { type: "ec", curve: "P-384", hash: "sha384" },
-  ES512: { type: "ec", curve: "P-521", hash: "sha512" },
-  RS256: { type: "rsa", hash: "sha256" },
-  RS384: { type: "rsa", hash: "sha384" },
-  RS512: { type: "rsa", hash: "sha512" },
-  PS256: { type: "rsa", hash: "sha256", pss: true },
-  PS384: { type: "rsa", hash: "sha384", pss: true },
-  PS512: { type: "rsa", hash: "sha512", pss: true },
-} as const satisfies Record<string, { type: string; curve?: string; hash?: string; pss?: boolean }>;
-
-type Algorithm = keyof typeof algorithms;
-
-/** An issuer that can rotate its keys, fail, and respond slowly. */
-interface Issuer {
-  url: string;
-  /** The number of times that its key set was requested. */
-  requests: number;
-  fails: boolean;
-  delayMs: number;
-  /** Adds a key, or replaces the one with this `kid`. An empty `kid` is left out of the set and of tokens. */
-  addKey(kid: string, alg: Algorithm): void;
-  removeKey(kid: string): void;
-  /** A token that the key of `kid` signs, with `named` as its `kid`. */
-  token(kid: string, claims?: Record<string, unknown>, named?: string): string;
-}
-
-async function startIssuer(): Promise<Issuer> {
-  const keys = new Map<string, { alg: Algorithm; privateKey: KeyObject; jwk: object }>();
-  const port = await freePort();
-  const issuer: Issuer = {
-    url: `http://127.0.0.1:${port}/jwks`,
-    requests: 0,
-    fails: false,
-    delayMs: 0,
-    addKey(kid, alg) {
-      const { publicKey, privateKey } = keyPair(alg);
-      const jwk = { ...publicKey.export({ format: "jwk" }), ...(kid && { kid }), alg, use: "sig" };
-      keys.set(kid, { alg, privateKey, jwk });
-    },
-    removeKey(kid) {
-      keys.delete(kid);
-    },
-    token(kid, claims = {}, named = kid) {
-      const key = keys.get(kid);
-      if (!key) throw new Error(kid);
-      const part = (value: unknown): string => Buffer.from(JSON.stringify(value)).toString("base64url");
-      const exp = Math.floor(Date.now() / 1000) + 600;
-      const payload = { sub: user, exp, iss: "https://id.test", aud: "weir", ...claims };
-      const message = `${part({ alg: key.alg, ...(named && { kid: named }) })}.${part(payload)}`;
-      const how = algorithms[key.alg];
-      const signature = signBytes("hash" in how ? how.hash : null, Buffer.from(message), {
-        key: key.privateKey,
-        dsaEncoding: "ieee-p1363",
-        ...("pss" in how && { padding: constants.RSA_PKCS1_PSS_PADDING, saltLength: constants.RSA_PSS_SALTLEN_DIGEST }),
-      });
-      return `${message}.${signature.toString("base64url")}`;
-    },
-  };
-  const server = createServer((_, response) => {
-    issuer.requests++;
-    const { fails } = issuer;
-    setTimeout(() => {
-      if (response.destroyed) return;
-      response.writeHead(fails ? 500 : 200);
-      response.end(JSON.stringify({ keys: [...keys.values()].map((key) => key.jwk) }));
-      // A pending response must not keep the test from ending.
-    }, issuer.delayMs).unref();
-  });
-  await new Promise<void>((done) => server.listen(port, "127.0.0.1", done));
-  whenOver({ after }, () => {
-    server.closeAllConnections();
-    server.close();
-  });
-  return issuer;
-}
-
-function keyPair(alg: Algorithm): { publicKey: KeyObject; privateKey: KeyObject } {
-  const how = algorithms[alg];
-  if (how.type === "ed25519") return generateKeyPairSync("ed25519");
-  if (how.type === "ec") return generateKeyPairSync("ec", { namedCurve: how.curve });
-  return generateKeyPairSync("rsa", { modulusLength: 2048 });
-}
+/** An issuer of tokens for `user`, as the edges of this file expect them. */
+const newIssuer = (): Promise<Issuer> => startIssuer({ after }, { sub: user, iss: "https://id.test", aud: "weir" });
 
 /** An edge that trusts `issuer`. */
 const startTrusting = (issuer: Issuer, vars: Record<string, Variable> = {}): Promise<Edge> =>
@@ -127,7 +41,7 @@ async function startVerifier(
 }
 
 test("an issuer's key set verifies every algorithm but ES512", async () => {
-  const issuer = await startIssuer();
+  const issuer = await newIssuer();
   const names = Object.keys(algorithms) as Algorithm[];
   for (const alg of names) issuer.addKey(alg, alg);
   const status = await startVerifier(issuer);
@@ -138,7 +52,7 @@ test("an issuer's key set verifies every algorithm but ES512", async () => {
 });
 
 test("a key set without a usable key is reported with what it has", async () => {
-  const issuer = await startIssuer();
+  const issuer = await newIssuer();
   issuer.addKey("a", "ES512");
   issuer.addKey("b", "EdDSA");
   const bearer = issuer.token("b");
@@ -151,7 +65,7 @@ test("a key set without a usable key is reported with what it has", async () => 
 
 for (const [how, kid] of Object.entries({ "under the same kid": "a", "without a kid": "" })) {
   test(`a key that is replaced ${how} is fetched once per cooldown`, async () => {
-    const issuer = await startIssuer();
+    const issuer = await newIssuer();
     issuer.addKey(kid, "ES256");
     const status = await startVerifier(issuer, { JWKS_COOLDOWN_MS: "200" });
     const old = issuer.token(kid);
@@ -165,7 +79,7 @@ for (const [how, kid] of Object.entries({ "under the same kid": "a", "without a 
 }
 
 test("a token with an unknown key gets 503 within the cooldown", async () => {
-  const issuer = await startIssuer();
+  const issuer = await newIssuer();
   issuer.addKey("old", "EdDSA");
   const edge = await startTrusting(issuer, { REPORT_INTERVAL_MS: "300" });
   const send = (bearer: string): Promise<Response> =>
@@ -191,7 +105,7 @@ test("a token with an unknown key gets 503 within the cooldown", async () => {
 });
 
 test("an invented kid is refused and delays no token with a new key", async () => {
-  const issuer = await startIssuer();
+  const issuer = await newIssuer();
   issuer.addKey("old", "EdDSA");
   const status = await startVerifier(issuer, { JWKS_COOLDOWN_MS: "2000" });
   const invented = (kid: string): string => issuer.token("old", {}, kid);
@@ -216,7 +130,7 @@ test("an invented kid is refused and delays no token with a new key", async () =
 });
 
 test("concurrent requests do not fetch the key set once each", async () => {
-  const issuer = await startIssuer();
+  const issuer = await newIssuer();
   issuer.addKey("a", "EdDSA");
   issuer.delayMs = 500;
   const status = await startVerifier(issuer);
@@ -227,7 +141,7 @@ test("concurrent requests do not fetch the key set once each", async () => {
 });
 
 test("a token with a new key waits for a key fetch under way", async () => {
-  const issuer = await startIssuer();
+  const issuer = await newIssuer();
   issuer.addKey("old", "EdDSA");
   const status = await startVerifier(issuer, { JWKS_COOLDOWN_MS: "100" });
   assert.equal(await status(issuer.token("old")), 200);
@@ -241,7 +155,7 @@ test("a token with a new key waits for a key fetch under way", async () => {
 });
 
 test("while the issuer hangs, known keys are used without waiting", async () => {
-  const issuer = await startIssuer();
+  const issuer = await newIssuer();
   issuer.addKey("a", "EdDSA");
   const edge = await startTrusting(issuer, { JWKS_COOLDOWN_MS: 100, JWKS_MAX_AGE_MS: 100 });
   const send = async (): Promise<Response> => {
@@ -262,7 +176,7 @@ test("while the issuer hangs, known keys are used without waiting", async () => 
 });
 
 test("while the issuer fails, known keys stay valid and fetches repeat", async () => {
-  const issuer = await startIssuer();
+  const issuer = await newIssuer();
   issuer.addKey("old", "EdDSA");
   const status = await startVerifier(issuer, { JWKS_COOLDOWN_MS: "100" });
   assert.equal(await status(issuer.token("old")), 200);
@@ -281,7 +195,7 @@ test("while the issuer fails, known keys stay valid and fetches repeat", async (
 });
 
 test("before the issuer's first answer, its tokens get 503", async () => {
-  const issuer = await startIssuer();
+  const issuer = await newIssuer();
   issuer.addKey("a", "EdDSA");
   issuer.fails = true;
   const edge = await startTrusting(issuer, { ANON_LIMIT: "1", REPORT_INTERVAL_MS: "300" });
@@ -312,7 +226,7 @@ test("before the issuer's first answer, its tokens get 503", async () => {
 });
 
 test("tokens of the shared secret do not wait for the issuer", async () => {
-  const issuer = await startIssuer();
+  const issuer = await newIssuer();
   issuer.fails = true;
   const status = await startVerifier(issuer);
   const claims = { iss: "https://id.test", aud: "weir" };
