@@ -13,6 +13,7 @@ import { buildImage } from "./lib/release/image.ts";
 import { notesOf } from "./lib/release/notes.ts";
 import { writeBills } from "./lib/release/sbom.ts";
 import { writeSums } from "./lib/release/sums.ts";
+import { workspaceVersion } from "./lib/release/version.ts";
 
 const output = join(state, "release");
 
@@ -32,11 +33,11 @@ const others: Record<string, (version: string) => Promise<void>> = {
  */
 await runMain(async () => {
   const [version = "", ...named] = process.argv.slice(2);
-  const manifest = /^\[workspace\.package\]\nversion = "(.+)"$/m.exec(await readFile(join(root, "Cargo.toml"), "utf8"));
-  if (version !== `v${manifest?.[1]}`)
+  const expected = `v${await workspaceVersion()}`;
+  if (version !== expected)
     throw new Failure(
-      `"${version}" is not the version of Cargo.toml, v${manifest?.[1]}`,
-      `name that one (npm run release -- v${manifest?.[1]}), or correct Cargo.toml`,
+      `"${version}" is not the version of Cargo.toml, ${expected}`,
+      `name that one (npm run release -- ${expected}), or correct Cargo.toml`,
     );
   const { host } = await rustVersion();
   const binary = (target: string) => [target, () => packBinary(version, target, output)] as const;

@@ -1,4 +1,4 @@
-import { cpSync, mkdirSync, symlinkSync } from "node:fs";
+import { cpSync, mkdirSync, readFileSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { nodeBin, root } from "../../scripts/lib/paths.ts";
 import { run } from "../../scripts/lib/process.ts";
@@ -14,7 +14,8 @@ export interface EdgePackage {
 
 export async function buildPackage(): Promise<EdgePackage> {
   const folder = temporaryFolder("weir-edge-package");
-  const tarball = "weir-edge-0.1.0.tgz";
+  const { version } = JSON.parse(readFileSync(join(root, "packages", "weir-edge", "package.json"), "utf8"));
+  const tarball = `weir-edge-${version}.tgz`;
   await run(process.execPath, [join(root, "scripts", "packages.ts"), "edge", "--out", folder]);
   await run("tar", ["-xzf", join(folder, tarball), "-C", folder]);
   return {

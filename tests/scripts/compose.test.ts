@@ -9,6 +9,7 @@ import { run, Service } from "../../scripts/lib/process.ts";
 import { untilOk } from "../../scripts/lib/ready.ts";
 import { packCompose } from "../../scripts/lib/release/compose.ts";
 import { packEdge } from "../../scripts/lib/release/edge.ts";
+import { workspaceVersion } from "../../scripts/lib/release/version.ts";
 import { freshDatabase } from "../harness/database.ts";
 import { goProgram, whyNotGo } from "../harness/go.ts";
 import { freshSecrets } from "../harness/identity.ts";
@@ -59,9 +60,7 @@ describe("deploy/compose.yaml", { skip: whyNotGo() }, () => {
   });
 
   it("runs this version's image, and leaves time to drain", async () => {
-    const version = /^\[workspace\.package\]\nversion = "(.+)"$/m.exec(
-      readFileSync(join(root, "Cargo.toml"), "utf8"),
-    )?.[1];
+    const version = await workspaceVersion();
     assert.equal(model.services.weir?.image, `ghcr.io/weir-queue/weir:v${version}`);
     assert.equal(model.services.weir.stop_grace_period, "60s");
     await packCompose(`v${version}`, folder);

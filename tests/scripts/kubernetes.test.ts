@@ -7,6 +7,7 @@ import { usingCache } from "../../scripts/lib/cache.ts";
 import { root } from "../../scripts/lib/paths.ts";
 import { attempt, run } from "../../scripts/lib/process.ts";
 import { pythonWith } from "../../scripts/lib/python.ts";
+import { workspaceVersion } from "../../scripts/lib/release/version.ts";
 import { required } from "../harness/lifetime.ts";
 
 interface Container {
@@ -73,10 +74,8 @@ describe("deploy/kubernetes", { skip: whyNot() }, () => {
     assert.equal((await validate(wrong)).code, 1);
   });
 
-  it("gives every process probes, limits and this version's image", () => {
-    const version = /^\[workspace\.package\]\nversion = "(.+)"$/m.exec(
-      readFileSync(join(root, "Cargo.toml"), "utf8"),
-    )?.[1];
+  it("gives every process probes, limits and this version's image", async () => {
+    const version = await workspaceVersion();
     assert.deepEqual(deployments.map(({ metadata }) => metadata.name).sort(), [
       "weir-schedule",
       "weir-serve",
