@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { readFileSync, writeFileSync } from "node:fs";
 import { mkdtemp } from "node:fs/promises";
 import { join } from "node:path";
-import { after, before, describe, it } from "node:test";
+import { before, describe, it } from "node:test";
 import { wrangler, wranglerEnvironment } from "../../scripts/lib/edge-server.ts";
 import { root } from "../../scripts/lib/paths.ts";
 import { run, Service } from "../../scripts/lib/process.ts";
@@ -13,7 +13,7 @@ import { workspaceVersion } from "../../scripts/lib/release/version.ts";
 import { freshDatabase } from "../harness/database.ts";
 import { goProgram, whyNotGo } from "../harness/go.ts";
 import { freshSecrets } from "../harness/identity.ts";
-import { type Lifetime, required, whenOver } from "../harness/lifetime.ts";
+import { required, whenOver } from "../harness/lifetime.ts";
 import { showOnFailure } from "../harness/logs.ts";
 import { freePort } from "../harness/ports.ts";
 import { until } from "../harness/until.ts";
@@ -29,8 +29,6 @@ interface Model {
 
 // No container runs here: the test starts the same commands with the same environment as processes of this machine.
 describe("deploy/compose.yaml", { skip: whyNotGo() }, () => {
-  const lifetime: Lifetime = { after };
-  whenOver(lifetime, () => {});
   let folder: string;
   let model: Model;
   const secrets = freshSecrets();
@@ -67,15 +65,15 @@ describe("deploy/compose.yaml", { skip: whyNotGo() }, () => {
     await assert.rejects(packCompose("v9.9.9", folder), /deploy\/compose.yaml names/);
   });
 
-  it("completes a job with the packed edge, and shows the console", { timeout: 600_000 }, async () => {
-    const database = await freshDatabase(lifetime);
+  it("completes a job with the packed edge, and shows the console", { timeout: 600_000 }, async (t) => {
+    const database = await freshDatabase(t);
     const environment = { ...process.env, ...model.services.weir?.environment, DATABASE_URL: database.url };
     const migrated = await weir(model.services.migrate?.command ?? [], environment);
     assert.equal(migrated.code, 0, migrated.stderr);
     const command = model.services.weir?.command ?? [];
     const up = new Service("weir", required("WEIR_TEST_BINARY"), command, { env: environment, grace: 10_000 });
     showOnFailure("weir up", () => up.recent.join("\n"));
-    whenOver(lifetime, () => up.stop());
+    whenOver(t, () => up.stop());
     const origin = `http://127.0.0.1:${variables.WEIR_ORIGIN_PORT}`;
     await untilOk(`${origin}/readyz`, 30_000);
     await untilOk(`${origin}/console`, 5000);
@@ -97,7 +95,7 @@ describe("deploy/compose.yaml", { skip: whyNotGo() }, () => {
       grace: 8000,
     });
     showOnFailure("the edge", () => edge.recent.join("\n"));
-    whenOver(lifetime, () => edge.stop());
+    whenOver(t, () => edge.stop());
     const page = `http://127.0.0.1:${variables.EDGE_PORT}`;
     await untilOk(page, 60_000);
 
