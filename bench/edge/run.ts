@@ -5,6 +5,7 @@ import { join, resolve } from "node:path";
 import { gzipSync } from "node:zlib";
 import { buildEdge } from "../../scripts/lib/edge.ts";
 import { onExit, runMain } from "../../scripts/lib/lifecycle.ts";
+import { options } from "../../scripts/lib/options.ts";
 import { root } from "../../scripts/lib/paths.ts";
 import { run } from "../../scripts/lib/process.ts";
 import { tokenFor } from "../../tests/harness/identity.ts";
@@ -26,25 +27,28 @@ interface Result {
   holds: boolean | null;
 }
 
-const json = process.argv.includes("--json");
-const quick = process.argv.includes("--quick");
-const onlyForwarded = process.argv.includes("--forwarded");
-const place = process.argv.indexOf("--before");
-const before = place > 0 ? resolve(process.argv[place + 1] ?? "") : undefined;
-const say = (line = ""): void => void (json ? console.error(line) : console.log(line));
+const flags: { json?: boolean; quick?: boolean; forwarded?: boolean; before?: string; "in-memory"?: boolean } = {};
+const say = (line = ""): void => void (flags.json ? console.error(line) : console.log(line));
 
 await runMain(async () => {
+  const flag = { type: "boolean" } as const;
+  const { values } = options({
+    options: { json: flag, quick: flag, forwarded: flag, "in-memory": flag, before: { type: "string" } },
+  });
+  Object.assign(flags, values);
   if (!existsSync(join(import.meta.dirname, "node_modules"))) {
     say("installing what the edge is measured against and with");
     await run("npm", ["ci", "--no-audit", "--no-fund"], { cwd: import.meta.dirname });
   }
   await buildEdge();
   const results = await measure();
-  if (json) console.log(JSON.stringify(results, null, 2));
+  if (flags.json) console.log(JSON.stringify(results, null, 2));
   return results.some((result) => result.holds === false) ? 1 : 0;
 });
 
 async function measure(): Promise<Result[]> {
+  const { quick, "in-memory": inMemory } = flags;
+  const before = flags.before === undefined ? undefined : resolve(flags.before);
   const { bundle, startField } = await import("./workers.ts");
   const { edgeModules } = await import("../../tests/edge/workerd.ts");
   const { startTimes } = await import("./start.ts");
@@ -53,7 +57,6 @@ async function measure(): Promise<Result[]> {
 
   // Storage is on disk, as is the runtime's default, or in memory. In memory, a write costs almost nothing, which no
   // real storage of objects can offer, so that only the code is measured.
-  const inMemory = process.argv.includes("--in-memory");
   const storage = mkdtempSync(join(inMemory ? "/dev/shm" : tmpdir(), "weir-bench-"));
   // At a signal, Miniflare kills its runtime and ends this process at once. Only an exit handler runs after that.
   process.once("exit", () => rmSync(storage, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 }));
@@ -81,7 +84,7 @@ async function measure(): Promise<Result[]> {
   const older = before ? ["before"] : [];
   const token = await tokenFor(field.secrets.jwt);
   // Costs are measured first, while no cache is warm.
-  const costs = onlyForwarded ? undefined : await measureCosts();
+  const costs = flags.forwarded ? undefined : await measureCosts();
   const forwarded = await race("forwarded", ["weir", "signer", "forwarder", ...older], fresh, 202, token);
   if (!costs) {
     reportForwarded(forwarded);
