@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { describe, it, type TestContext } from "node:test";
 import type { Page, Route } from "playwright-core";
+import { until } from "../harness/until.ts";
 import { openPage } from "./browser.ts";
 import { plainSite, servePage, site } from "./site.ts";
 
@@ -266,7 +267,7 @@ describe("the flood's sentence", () => {
     await pressJoin(page);
     await page.getByText("101 jobs were waiting when you joined.").waitFor();
     const before = demonstration.events;
-    while (demonstration.events < before + 3) await page.waitForTimeout(100);
+    await until("three events of the lanes", () => demonstration.events >= before + 3);
     const [why, note] = [page.locator("#why-later"), page.locator("#crowded")];
     assert.deepEqual([await why.isVisible(), await note.textContent()], [true, ""]);
     demonstration.others = 1;
