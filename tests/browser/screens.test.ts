@@ -7,13 +7,13 @@ import sharp from "sharp";
 import { buildPage } from "../../scripts/lib/page.ts";
 import { root, state } from "../../scripts/lib/paths.ts";
 import { openPage } from "./browser.ts";
+import { plainSite } from "./site.ts";
 
 // Compares the page with stored screenshots. After an intended change, run UPDATE_SNAPSHOTS=1 npm test --
 // screens.test.ts, and inspect the pictures before you commit them.
 
 const kept = join(import.meta.dirname, "screens");
 const font = join(import.meta.dirname, "font", "inter.woff2");
-const site = "http://weir.test";
 /** A pixel differs when a channel differs by more than this. Text rendering varies slightly between machines. */
 const tolerance = 64;
 /** The share of pixels that may differ. */
@@ -122,8 +122,8 @@ describe("the page matches its screenshots", () => {
         const { page } = await openPage(t, { width, height, colorScheme });
         await page.addInitScript(fixedFontOnCanvas);
         await page.clock.install();
-        await page.route(`${site}/**`, serve);
-        await page.goto(site);
+        await page.route(`${plainSite}/**`, serve);
+        await page.goto(plainSite);
         await page.evaluate("document.fonts.load('16px Fixed')");
         await page.clock.runFor(3000);
         await page.getByText("A recording of a real run").waitFor();
