@@ -8,7 +8,7 @@ use crate::common::{GO_TESTS, Weir, Who};
 use serde_json::{Value, json};
 use tokio_postgres::Client;
 use uuid::Uuid;
-use weir_ledger::control::{UsageCursor, usage_after};
+use weir_ledger::control::{UsageCursor, UsageEvent, usage_after};
 use weir_ledger::database::Database;
 use weir_ledger::plans;
 
@@ -85,6 +85,16 @@ async fn rows(client: &Client) -> Vec<String> {
         found.extend(rows.iter().map(|row| row.get::<_, String>(0)));
     }
     found
+}
+
+/// The events of the usage feed after a position, once there are this many: any open transaction of the server holds
+/// the feed back.
+async fn fed(weir: &Weir, client: &Client, after: UsageCursor, count: usize) -> Vec<UsageEvent> {
+    weir.until("the events of the usage feed", async || {
+        let (events, _) = usage_after(client, after, 100).await.unwrap();
+        (events.len() >= count).then_some(events)
+    })
+    .await
 }
 
 async fn number(client: &Client, sql: &str) -> i64 {
@@ -168,13 +178,7 @@ async fn an_import_continues_periods_usage_and_waiting_jobs() {
     assert_eq!(weir.quota(Who::User(FROZEN), "analysis").await["used"], 5);
     let job = weir.get("/api/jobs/1001", Who::User(PAID)).await;
     assert_eq!(job.body["status"], "completed", "{}", job.body);
-    // An open transaction of another process holds the feed back.
-    let events = weir
-        .until("the events of four jobs", async || {
-            let (events, _) = usage_after(&client, cursor, 100).await.unwrap();
-            (events.len() >= 4).then_some(events)
-        })
-        .await;
+    let events = fed(&weir, &client, cursor, 4).await;
     assert_eq!(events.len(), 4, "{events:?}");
     assert!(events.iter().all(|event| event.job_id.is_some()), "{events:?}");
     working.stop().await;
@@ -312,7 +316,7 @@ async fn a_second_import_follows_changes_and_respects_the_provider() {
         "{quota}"
     );
     // The feed delivers only what the product has not billed.
-    let (events, _) = usage_after(&client, UsageCursor::default(), 100).await.unwrap();
+    let events = fed(&weir, &client, UsageCursor::default(), 2).await;
     let amounts: Vec<i64> = events.iter().map(|event| event.amount).collect();
     assert_eq!(amounts, [2, 5]);
 
@@ -460,15 +464,72 @@ async fn a_second_import_loses_no_usage() {
     weir.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_submission_during_an_import_stops_it() {
+    let weir = std::sync::Arc::new(product(SMALL).await);
+    let mut client = weir.client().await;
+    let submission = client.transaction().await.unwrap();
+    let submit = "SELECT outcome FROM weir_submit('anne', 'analysis', '{}', 1)";
+    submission.query_one(submit, &[]).await.unwrap();
+    let importing = tokio::task::spawn_blocking({
+        let weir = std::sync::Arc::clone(&weir);
+        move || {
+            refused(
+                &weir,
+                &["--from", "src"],
+                "users submitted jobs for the first time during the import",
+            )
+        }
+    });
+    let looking = weir.client().await;
+    let blocked =
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    weir.until("the import to wait", async || {
+        looking.query_opt(blocked, &[]).await.unwrap()
+    })
+    .await;
+    submission.commit().await.unwrap();
+    importing.await.unwrap();
+    assert_eq!(weir.count("usage_events").await, 0);
+    std::sync::Arc::into_inner(weir).unwrap().end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_accepts_no_excess_of_other_windows() {
+    let weir = product(SMALL).await;
+    let client = weir.client().await;
+    assert!(import(&weir, &["--from", "src"]).status.success());
+    // Over the limit of an earlier month, and accepted by nothing.
+    client
+        .batch_execute(
+            "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at, period_start) \
+             SELECT user_id, event_type, 5000, created_at - interval '60 days', period_start - interval '2 months' \
+             FROM usage_events",
+        )
+        .await
+        .unwrap();
+    let before = weir.complaints().await;
+    assert!(
+        before.iter().any(|complaint| complaint.contains("5000")),
+        "{before:?}"
+    );
+    client
+        .batch_execute(
+            "INSERT INTO src.usage_events VALUES ('second', 'anne', 'analysis', 1, clock_timestamp())",
+        )
+        .await
+        .unwrap();
+    assert!(import(&weir, &["--from", "src"]).status.success());
+    assert_eq!(weir.complaints().await, before);
+    weir.abandon().await;
+}
+
 /// The blocks of a page in this language.
-fn blocks<'a>(page: &'a str, language: &str) -> impl Iterator<Item = &'a str> {
-    let start = format!("```{language}\n");
-    let blocks: Vec<_> = page
-        .split(start.as_str())
+fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
+    page.split(&format!("```{language}\n"))
         .skip(1)
         .map(|part| part.split("```").next().unwrap())
-        .collect();
-    blocks.into_iter()
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -496,13 +557,11 @@ async fn the_commands_of_the_page_take_over_a_product() {
         product.batch_execute(sql).await.unwrap();
     }
     let mut commands = 0;
-    for block in page.split("```sh\n").skip(1) {
-        let block = block.split("```").next().unwrap();
+    for block in blocks(page, "sh") {
         for line in block.lines().filter_map(|line| line.trim().strip_prefix("weir ")) {
             let arguments: Vec<&str> = line.split(' ').collect();
             let output = command(&weir, &arguments).output().unwrap();
             assert!(output.status.success(), "{line}: {output:?}");
-            println!("$ weir {line}\n{}", String::from_utf8_lossy(&output.stdout));
             commands += 1;
         }
     }
@@ -526,7 +585,10 @@ async fn the_commands_of_the_page_take_over_a_product() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_documented_grants_suffice_for_rivers_tables_of_another_role() {
     let page = include_str!("../../../docs/how-to/beside.md");
-    let grants = blocks(page, "sql").find(|block| block.contains("GRANT")).unwrap();
+    let grants = blocks(page, "sql")
+        .into_iter()
+        .find(|block| block.contains("GRANT"))
+        .unwrap();
     let (role, owner) = (
         format!("weir_app_{}", Uuid::new_v4().simple()),
         format!("product_{}", Uuid::new_v4().simple()),
