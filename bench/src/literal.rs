@@ -1,8 +1,9 @@
 //! River that does the same work as Weir: ADR-21 and ADR-10 taken literally, on riverqueue.
 //!
-//! One transaction locks the user, reads the plan and both sums, and inserts the job and its reservation. The limiter is
-//! a map in memory, and a job without a slot is snoozed for half a minute. The worker's transaction deletes the
-//! reservation, inserts the usage event and completes the job.
+//! One transaction locks the user, reads the plan and both sums in one statement, and inserts the job and its reservation.
+//! `reserve` measures the three separate reads of ADR-21's product. The limiter is a map in memory, and a job without a
+//! slot is snoozed for half a minute. The worker's transaction deletes the reservation, inserts the usage event and
+//! completes the job.
 
 use std::collections::HashMap;
 use std::sync::Arc;

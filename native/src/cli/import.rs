@@ -3,15 +3,14 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
+use comfy_table::CellAlignment;
 use jiff::Timestamp;
 use weir::config::Settings;
 use weir_ledger::control::{self, ImportSource, ImportSum, Imported};
 
 use super::connection::connected;
 use super::output::{
-    CommandResult, actor, counted, print, print_error, print_json, table_text, with_progress,
+    CommandResult, actor, counted, plain_table, print, print_error, print_json, table_text, with_progress,
 };
 
 #[derive(Args)]
@@ -71,10 +70,7 @@ impl Import {
 }
 
 fn text(sums: &[ImportSum]) -> String {
-    let mut table = Table::new();
-    table
-        .load_preset(NOTHING)
-        .set_header(["", "SOURCE", "WEIR BEFORE", "WEIR AFTER"]);
+    let mut table = plain_table(["", "SOURCE", "WEIR BEFORE", "WEIR AFTER"]);
     for sum in sums {
         table.add_row([
             sum.what.clone(),

@@ -7,13 +7,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use comfy_table::{Table, presets};
 use jiff::Timestamp;
 use weir::config::Settings;
 use weir_ledger::control::{self, KEY_PREFIX, Scope, ServiceKey};
 
 use super::connection::connected;
-use super::output::{CommandResult, actor, print, print_error, print_json, table_text};
+use super::output::{CommandResult, actor, plain_table, print, print_error, print_json, table_text};
 
 #[derive(Subcommand)]
 pub(crate) enum Key {
@@ -110,9 +109,7 @@ fn table(keys: &[ServiceKey]) -> String {
     if keys.is_empty() {
         return "no keys; `weir key create` creates one\n".to_owned();
     }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header(["key", "scopes", "last used", "ends"]);
+    let mut table = plain_table(["key", "scopes", "last used", "ends"]);
     let moment = |at: Option<Timestamp>, none: &str| {
         at.map_or_else(
             || none.to_owned(),

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anstyle::{AnsiColor, Style};
+use comfy_table::{Row, Table, presets};
 use serde::Serialize;
 
 pub(crate) type CommandResult = Result<ExitCode, Box<dyn Error>>;
@@ -53,8 +54,15 @@ pub(super) fn bold(text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
+/// A table without borders.
+pub(super) fn plain_table(header: impl Into<Row>) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(header);
+    table
+}
+
 /// A table's lines, the header in bold.
-pub(super) fn table_text(table: &comfy_table::Table) -> String {
+pub(super) fn table_text(table: &Table) -> String {
     let lines = table.lines().enumerate().map(|(index, line)| {
         let line = line.trim_end();
         match index {

@@ -2,14 +2,13 @@
 
 use std::process::ExitCode;
 
-use comfy_table::{Table, presets};
 use serde::Serialize;
 use weir::config::Settings;
 use weir_ledger::catalogue::{self, Catalogue, PlanLimits};
 use weir_policy::span::Span;
 
 use super::connection::connected;
-use super::output::{CommandResult, counted, print, print_json, table_text};
+use super::output::{CommandResult, counted, plain_table, print, print_json, table_text};
 
 /// The database's catalogue, and what `weir.toml` would change.
 #[derive(Serialize)]
@@ -52,11 +51,9 @@ pub(super) async fn show(settings: &Settings, json: bool) -> CommandResult {
 }
 
 fn table(catalogue: &Catalogue) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
     let spans = Span::ALL.map(|span| format!("per {}", span.as_str()));
     let heads = ["plan", "lane", "meter", "slots"].map(str::to_owned);
-    table.set_header(heads.into_iter().chain(spans));
+    let mut table = plain_table(heads.into_iter().chain(spans));
     for (name, plan) in &catalogue.plans {
         for (meter, limits) in &plan.meters {
             let default = if plan.is_default { " (default)" } else { "" };

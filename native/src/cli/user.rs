@@ -237,25 +237,31 @@ impl PlanArguments {
             }),
         };
         let outcome = control::set_plan(client, actor, user, &change).await?;
-        let message = match (outcome.repeated, outcome.not_applied) {
-            (true, _) => "nothing changed: this event was applied before".to_owned(),
-            (false, Some(reason)) => {
-                print(match reason {
-                    NotApplied::Older => "nothing changed: a newer event was applied before\n",
-                    NotApplied::Superseded => "nothing changed: the plan comes from another subscription\n",
-                })?;
-                return Ok(ExitCode::FAILURE);
-            }
+        let (is_refused, message) = match (outcome.repeated, outcome.not_applied) {
+            (true, _) => (false, "nothing changed: this event was applied before".to_owned()),
+            (false, Some(NotApplied::Older)) => (
+                true,
+                "nothing changed: a newer event was applied before".to_owned(),
+            ),
+            (false, Some(NotApplied::Superseded)) => (
+                true,
+                "nothing changed: the plan comes from another subscription".to_owned(),
+            ),
             (false, None) => {
                 let status = control::plan_status(client, user.id).await?;
-                match status.next.zip(status.next_at) {
+                let plan = match status.next.zip(status.next_at) {
                     Some((next, at)) => format!("{} until {at}, then {next}", status.plan),
                     None => status.plan,
-                }
+                };
+                (false, plan)
             }
         };
         print(&format!("{message}\n"))?;
-        Ok(ExitCode::SUCCESS)
+        Ok(if is_refused {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        })
     }
 }
 

@@ -2,10 +2,9 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{Table, presets};
 use serde_json::Value;
 
-use super::output::{bold, counted, table_text};
+use super::output::{bold, counted, plain_table, table_text};
 
 /// A user: the plan, each meter, and the newest jobs.
 pub(super) fn holder(view: &Value) -> String {
@@ -76,7 +75,7 @@ pub(super) fn holder(view: &Value) -> String {
         text.push_str("\nno jobs\n");
         return text;
     }
-    let mut table = plain(&["job", "service", "status", "created", "charged"]);
+    let mut table = plain_table(["job", "service", "status", "created", "charged"]);
     for job in jobs {
         let waiting = job["waiting_for"].as_str();
         let status = match waiting {
@@ -108,7 +107,7 @@ pub(super) fn usage(rows: &Value) -> String {
         return "no usage\n".to_owned();
     }
     let names = ["start", "end", "meter", "used", "reserved", "from_grants"];
-    let mut table = plain(&names.map(|name| name.trim_start_matches("from_")));
+    let mut table = plain_table(names.map(|name| name.trim_start_matches("from_")));
     for row in rows {
         table.add_row(names.iter().map(|name| match &row[*name] {
             text @ Value::String(at) if at.ends_with('Z') => moment(text),
@@ -116,13 +115,6 @@ pub(super) fn usage(rows: &Value) -> String {
         }));
     }
     table_text(&table)
-}
-
-fn plain(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header(header);
-    table
 }
 
 fn items(list: &Value) -> impl Iterator<Item = &Value> {

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
 use jiff::Timestamp;
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -13,7 +12,7 @@ use weir::webhooks;
 use weir_ledger::control::{self, Replay, TestDelivery, Webhook as Row};
 
 use super::connection::connected;
-use super::output::{CommandResult, actor, counted, print, print_error, table_text};
+use super::output::{CommandResult, actor, counted, plain_table, print, print_error, table_text};
 
 /// The maximum wait for a test: longer than a receiver may take to respond.
 const PATIENCE: Duration = Duration::from_secs(25);
@@ -211,9 +210,7 @@ fn table(all: &[Row]) -> String {
     if all.is_empty() {
         return "no webhooks; `weir webhook add URL` creates one".to_owned();
     }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header(["webhook", "url", "events", "waiting", "failed", "state"]);
+    let mut table = plain_table(["webhook", "url", "events", "waiting", "failed", "state"]);
     for webhook in all {
         let events = if webhook.events.len() == control::WEBHOOK_EVENTS.len() {
             "all".to_owned()

@@ -139,9 +139,9 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
         lanes.slots_in_use += row.slots_in_use;
         lanes.parked += row.parked;
         lanes.oldest_turn_ms = lanes.oldest_turn_ms.max(row.oldest_turn_ms);
-        let mut counted = services.iter().filter(|service| service.meter == row.meter);
         // If several services have this meter, their queues are counted below.
-        if let (Some(service), None) = (counted.next(), counted.next())
+        if !shared_meters.contains(&row.meter.as_str())
+            && let Some(service) = services.iter().find(|service| service.meter == row.meter)
             && let Some(state) = lanes.services.get_mut(&service.name)
         {
             state.slots_in_use = row.slots_in_use;
