@@ -28,6 +28,9 @@ pub(crate) struct Cli {
     /// Measure for a shorter time, under a minute, with less certain results. `peers` leaves out waits and kills.
     #[arg(long)]
     quick: bool,
+    /// Compare Weir with other queues and not with bare River. For `snapshot`; needs the same programs as `peers`.
+    #[arg(long)]
+    peers: bool,
     /// The `weir` to measure [default: the one in this program's folder].
     #[arg(long, value_name = "PROGRAM")]
     weir: Option<PathBuf>,
@@ -47,7 +50,7 @@ enum Benchmark {
     Path,
     /// The cost of a job at 20 to 400 a second, and of an installation without jobs.
     Light,
-    /// The cost of an old snapshot held by another session. Takes most of an hour.
+    /// The cost of an old snapshot held by another session. Takes most of an hour, also with `--peers`.
     Snapshot,
     /// The cost of a large database.
     Growth,
@@ -88,6 +91,13 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
         Benchmark::Faults => faults::faults(&settings, effort).await?,
         Benchmark::Path => path::path(&settings, effort, &weir).await?,
         Benchmark::Light => path::light::light(&settings, effort, &weir).await?,
+        what if cli.peers && !matches!(what, Benchmark::Snapshot) => {
+            return Err("--peers is an option of snapshot only".into());
+        }
+        Benchmark::Snapshot if cli.peers => {
+            let field = peers::snapshot::snapshot(&settings, effort).await?;
+            return show(cli.json, &field.lines(), &field.table());
+        }
         Benchmark::Snapshot => path::snapshot::snapshot(&settings, effort, &weir).await?,
         Benchmark::Growth => growth::growth(&settings, effort, &weir).await?,
         Benchmark::Languages => languages::languages(&settings, effort).await?,

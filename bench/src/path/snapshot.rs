@@ -25,25 +25,25 @@ const MAX_CPU: f64 = 1.3;
 const WARM_UP: Duration = Duration::from_secs(2);
 
 /// Jobs a second, and how long each part of a turn lasts.
-struct Plan {
-    rates: &'static [usize],
-    free: Duration,
-    slice: Duration,
-    slices: u32,
+pub(crate) struct Plan {
+    pub(crate) rates: &'static [usize],
+    pub(crate) free: Duration,
+    pub(crate) slice: Duration,
+    pub(crate) slices: u32,
 }
 
 impl Plan {
-    fn of(effort: Effort) -> Self {
+    pub(crate) fn of(effort: Effort) -> Self {
         if effort.is_quick {
             Self {
                 rates: &[500],
                 free: Duration::from_secs(3),
-                slice: Duration::from_secs(4),
-                slices: 4,
+                slice: Duration::from_secs(3),
+                slices: 3,
             }
         } else {
             Self {
-                rates: &[500, 200],
+                rates: &[200, 500],
                 free: Duration::from_secs(30),
                 slice: Duration::from_secs(30),
                 slices: 20,

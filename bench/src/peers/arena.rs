@@ -225,6 +225,11 @@ impl Worker {
         self.events.lock().clone()
     }
 
+    /// Its events since the last call.
+    pub(super) fn take_events(&self) -> Vec<Event> {
+        std::mem::take(&mut *self.events.lock())
+    }
+
     pub(super) fn ended(&self) -> usize {
         self.events.lock().iter().filter(|event| !event.began).count()
     }

@@ -118,7 +118,7 @@ fn enough(span: Duration) -> usize {
 }
 
 /// A mixed order that is the same in every run (a linear congruential generator).
-fn in_no_order(users: &[User], from: usize, count: usize) -> impl Iterator<Item = User> {
+pub(super) fn in_no_order(users: &[User], from: usize, count: usize) -> impl Iterator<Item = User> {
     (from..from + count).map(|number| {
         let mixed = (number as u64)
             .wrapping_mul(6_364_136_223_846_793_005)

@@ -5,6 +5,7 @@ mod killed;
 mod measure;
 mod own;
 mod program;
+pub(crate) mod snapshot;
 mod table;
 
 use weir_ledger::database::Database;
@@ -70,14 +71,19 @@ pub(crate) async fn peers(settings: &Settings, effort: Effort) -> Result<Field, 
         rows.extend(waits(settings, &programs, effort).await?);
         rows.extend(kills(settings, &programs).await?);
     }
-    let programs = programs
-        .iter()
-        .map(|program| format!("{} {}", program.name, program.version));
     Ok(Field {
         conditions,
-        programs: programs.collect(),
+        programs: versions(&programs),
         rows,
     })
+}
+
+/// The names and versions of programs, for a table's header.
+fn versions(programs: &[Program]) -> Vec<String> {
+    let versions = programs
+        .iter()
+        .map(|program| format!("{} {}", program.name, program.version));
+    versions.collect()
 }
 
 fn row(name: impl Into<String>, unit: &'static str, numbers: Vec<Option<Number>>) -> Row {

@@ -67,44 +67,62 @@ impl Program {
 
 /// Weir and the others, built and installed if necessary.
 pub(super) async fn all() -> Result<Vec<Program>, BenchError> {
+    let mut programs = vec![weir()?, river_for_go().await?];
+    programs.extend(in_rust().await?);
+    programs.extend(in_node().await?);
+    Ok(programs)
+}
+
+/// Weir and one program of each other queue, built and installed if necessary.
+pub(super) async fn of_known_queues() -> Result<Vec<Program>, BenchError> {
+    let mut programs = vec![weir()?, river_for_go().await?];
+    programs.extend(in_node().await?);
+    Ok(programs)
+}
+
+fn weir() -> Result<Program, BenchError> {
     if !Path::new(FOLDER).is_dir() {
         return Err(BenchError::Missing(format!(
             "{FOLDER} not found; run this in a clone of Weir"
         )));
     }
-    let peer = |name, version, can_hurry, start: Vec<PathBuf>| Program {
+    Ok(Program {
+        name: "Weir",
+        version: env!("CARGO_PKG_VERSION"),
+        can_hurry: false,
+        start: vec![std::env::current_exe()?.into_os_string()],
+        roles: ["peers-setup", "peers-produce", "peers-work"],
+    })
+}
+
+fn peer(name: &'static str, version: &'static str, can_hurry: bool, start: Vec<PathBuf>) -> Program {
+    Program {
         name,
         version,
         can_hurry,
         start: start.into_iter().map(PathBuf::into_os_string).collect(),
         roles: ["setup", "produce", "work"],
-    };
-    let go = built_with_go().await?;
-    let rust = built_with_cargo().await?;
+    }
+}
+
+async fn river_for_go() -> Result<Program, BenchError> {
+    Ok(peer("River, Go", "0.51.1", true, vec![built_with_go().await?]))
+}
+
+async fn in_rust() -> Result<[Program; 2], BenchError> {
+    let folder = built_with_cargo().await?;
+    Ok([
+        peer("River, Rust", "0.5.0", true, vec![folder.join("river")]),
+        peer("headgate", "0.1.10", true, vec![folder.join("headgate")]),
+    ])
+}
+
+async fn in_node() -> Result<[Program; 2], BenchError> {
     let (node, scripts) = installed_with_npm().await?;
-    Ok(vec![
-        Program {
-            name: "Weir",
-            version: env!("CARGO_PKG_VERSION"),
-            can_hurry: false,
-            start: vec![std::env::current_exe()?.into_os_string()],
-            roles: ["peers-setup", "peers-produce", "peers-work"],
-        },
-        peer("River, Go", "0.51.1", true, vec![go]),
-        peer("River, Rust", "0.5.0", true, vec![rust.join("river")]),
-        peer("headgate", "0.1.10", true, vec![rust.join("headgate")]),
-        peer(
-            "graphile-worker",
-            "0.18.0",
-            false,
-            vec![node.clone(), scripts.join("graphile-worker.mjs")],
-        ),
-        peer(
-            "pg-boss",
-            "12.38.0",
-            true,
-            vec![node, scripts.join("pg-boss.mjs")],
-        ),
+    let script = |name| vec![node.clone(), scripts.join(name)];
+    Ok([
+        peer("graphile-worker", "0.18.0", false, script("graphile-worker.mjs")),
+        peer("pg-boss", "12.38.0", true, script("pg-boss.mjs")),
     ])
 }
 
