@@ -318,6 +318,68 @@ async fn any_handler_error_is_recorded_and_retried_in_go() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// One job of each kind, and when the next attempt is due, in minutes.
+const RETRIES: [(&str, &str, Option<f64>); 4] = [
+    ("worker's time", "retryable", Some(40.0)),
+    ("client's policy", "retryable", Some(90.0)),
+    ("handler cancels", "cancelled", None),
+    ("succeeds", "completed", None),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rivers_retry_settings_apply_in_go_with_the_simple_protocol() {
+    let folder = std::env::temp_dir().join(format!("weir-go-retries-{}", Uuid::new_v4()));
+    let module = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/go");
+    let file = folder.join("retries");
+    let built = tokio::task::spawn_blocking(move || programs::go_build(module, "./retries", file));
+    let Some(program) = built.await.unwrap() else {
+        return;
+    };
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    // One slot: each job waits until the one before it has failed.
+    let user = weir.user("free").await;
+    let maintenance = Maintenance::of(&weir);
+    let mut fleet = Command::new(program)
+        .arg(user.to_string())
+        .env("DATABASE_URL", weir.url())
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let started = Instant::now();
+    let ended = "river_job WHERE state IN ('retryable', 'cancelled', 'completed')";
+    while row_count(&client, ended).await < 4 {
+        assert!(started.elapsed() < Duration::from_secs(120), "jobs are left");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    drop(fleet.stdin.take());
+    let ended = tokio::task::spawn_blocking(move || fleet.wait()).await.unwrap();
+    assert!(ended.unwrap().success());
+    maintenance.end().await;
+    for (how, state, minutes) in RETRIES {
+        let job = "SELECT state::text, extract(epoch FROM scheduled_at - attempted_at)::float8 / 60 AS minutes \
+                   FROM river_job WHERE args ->> 'how' = $1";
+        let row = client.query_one(job, &[&how]).await.unwrap();
+        assert_eq!(row.get::<_, &str>("state"), state, "{how}");
+        if let Some(minutes) = minutes {
+            let due: f64 = row.get("minutes");
+            assert!(
+                (minutes - 1.0..minutes + 5.0).contains(&due),
+                "{how}: {due} minutes"
+            );
+        }
+    }
+    // Two jobs still hold the amount that they reserved, the third one nothing. The last one reserved three.
+    let quota = weir.quota(Who::User(user), "analysis").await;
+    assert_eq!(
+        (&quota["used"], &quota["reserved"]),
+        (&json!(3), &json!(2)),
+        "{quota}"
+    );
+    weir.end().await;
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// River may report the end of an attempt some time after Weir has recorded it. If the next attempt runs by then, River
 /// reports on that one.
 #[tokio::test(flavor = "multi_thread")]
