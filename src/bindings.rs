@@ -60,6 +60,15 @@ extern "C" {
         known_reset_at_ms: f64,
     ) -> Result<Promise, JsValue>;
 
+    /// Calls `AddressCounter::take_many`. The promise resolves to a packed result.
+    #[wasm_bindgen(method, catch, js_name = takeMany)]
+    pub(crate) fn take_many(
+        this: &CounterStub,
+        upper: u32,
+        lower: u32,
+        cost: u32,
+    ) -> Result<Promise, JsValue>;
+
     /// The storage of an object.
     pub(crate) type ObjectStorage;
 

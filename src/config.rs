@@ -17,7 +17,7 @@ use crate::cors::{AllowedOrigins, CorsFields, Methods, Names};
 use crate::credential_headers::CookieName;
 use crate::issuer::{self, Issuer, Issuers};
 use crate::origin::{self, Origin};
-use crate::settings::{Reader, Variables};
+use crate::settings::{HANDLER, Reader, Variables};
 use crate::url;
 
 /// All settings.
@@ -141,7 +141,7 @@ impl Config {
         let default_origin = reader.default_origin(is_default_used);
         let origins = reader.origins();
         let mode = reader.mode();
-        let shards = reader.number("COUNTER_SHARDS", 1, 1, 256);
+        let shards = reader.shards();
         let counter_timeout_ms = reader.number("COUNTER_TIMEOUT_MS", 1000, 1, 30_000);
         let counter_fallback = reader.counter_fallback();
         let client_ip_source = reader.client_ip_source();
@@ -236,6 +236,11 @@ impl Config {
         }
     }
 
+    /// The number of counting objects per region alone.
+    pub(crate) fn shards(variables: &Variables) -> u32 {
+        Reader::new(variables).shards()
+    }
+
     /// The exact policy for anonymous requests alone, which is all that their counting object needs.
     pub(crate) fn submissions(variables: &Variables) -> Limits {
         // Errors were found when the edge read its configuration; with any, no request reaches an object.
@@ -295,6 +300,10 @@ impl Reader<'_> {
             window_ms,
             algorithm: Algorithm::Fixed,
         })
+    }
+
+    fn shards(&mut self) -> u32 {
+        self.number("COUNTER_SHARDS", 1, 1, 256)
     }
 
     fn reads(&mut self) -> Limits {
@@ -380,6 +389,11 @@ impl Reader<'_> {
         if is_used && !self.is_set(NAME) {
             self.errors.push(format!(
                 "{NAME} is not set; expected the origin's URL, such as `https://origin.example.com`"
+            ));
+        }
+        if self.is_set(NAME) && self.is_service(HANDLER) {
+            self.errors.push(format!(
+                "{NAME} is set; a Worker with its own handler must not set it"
             ));
         }
         let text = self.text(NAME)?;

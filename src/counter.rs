@@ -15,16 +15,20 @@ use std::rc::Rc;
 use js_sys::Uint8Array;
 use serde_json::json;
 use wasm_bindgen::prelude::*;
+use wasm_bindgen_futures::{JsFuture, spawn_local};
+use web_sys::{Request, Response};
 use weir_policy::address::{AddressKey, USER_KIND};
 use weir_policy::limit_set::{LimitSet, SetResult};
 use weir_policy::window::KnownUsage;
-use weir_policy::write_budget::{ALARM_DELAY_MS, Write, WriteBudget};
+use weir_policy::write_budget::{ALARM_DELAY_MS, BATCH_DELAY_MS, Write, WriteBudget};
 use worker::worker_sys::DurableObjectState;
 use worker::{State, console_error};
 
 use crate::bindings::{Bindings, ObjectStorage, Values};
 use crate::clock;
 use crate::config::Config;
+use crate::glue;
+use crate::own;
 use crate::panics;
 use crate::settings;
 use crate::shard::{counts_users, group, own_limit};
@@ -33,15 +37,91 @@ use crate::timeout::message;
 /// The name of the one value that an object writes.
 const SNAPSHOT: &str = "snapshot";
 
-/// A counting object.
+/// The class of the counting objects. Bind it as `ADDRESS_COUNTERS`, with the migration that [the crate's
+/// page](crate) shows. Rust code has no use for it: its methods are called by JavaScript.
 #[wasm_bindgen]
-pub struct AddressCounter {
+pub struct AddressCounter(Rc<Counter>);
+
+#[wasm_bindgen]
+impl AddressCounter {
+    /// Called by the runtime when the object is first used, and again after each eviction.
+    #[wasm_bindgen(constructor)]
+    pub fn new(state: DurableObjectState, env: Bindings) -> Self {
+        Self(Rc::new(Counter::new(state, &env)))
+    }
+
+    /// Counts one request and returns a packed [`weir_policy::limit_set::SetResult`]. The address arrives as
+    /// [`AddressKey::to_parts`]; `known_used` is 0 if the caller remembers nothing about it. A negative number is the
+    /// same result and asks the caller to call [`Self::flush`] after [`weir_policy::write_budget::BATCH_DELAY_MS`].
+    /// This saves a second call across the language boundary per request.
+    pub fn take(&self, kind: u32, upper: u32, lower: u32, known_used: u32, known_reset_at_ms: f64) -> f64 {
+        let known = (known_used > 0).then_some(KnownUsage {
+            used: known_used,
+            reset_at_ms: known_reset_at_ms as u64,
+        });
+        self.0.take(AddressKey::from_parts(kind, upper, lower), known)
+    }
+
+    /// Counts `cost` units of a key (the halves of its hash) or none, and returns the result as [`Self::take`] does.
+    pub fn take_many(&self, upper: u32, lower: u32, cost: u32) -> f64 {
+        self.0
+            .take_many(AddressKey::from_parts(USER_KIND, upper, lower), cost)
+    }
+
+    /// Calls [`Self::take`] or [`Self::take_many`], as in `https://counter/take/4/0/3405803777/0/0`, and then
+    /// [`Self::flush`]. The runtime accepts no other calls if the class does not extend `DurableObject`, as in Workers in
+    /// Rust.
+    pub fn fetch(&self, request: &Request) -> Result<Response, JsValue> {
+        let url = request.url();
+        let mut parts = url.split('/').skip(3);
+        let method = parts.next();
+        let mut numbers = parts.map_while(|part| part.parse::<u64>().ok());
+        let mut next = || numbers.next().unwrap_or_default();
+        let packed = match method {
+            Some("take") => self.take(
+                next() as u32,
+                next() as u32,
+                next() as u32,
+                next() as u32,
+                next() as f64,
+            ),
+            Some("take_many") => self.take_many(next() as u32, next() as u32, next() as u32),
+            _ => return glue::respond(404, "", None),
+        };
+        if packed < 0.0 {
+            let counter = Rc::clone(&self.0);
+            spawn_local(async move {
+                let _ = JsFuture::from(glue::sleep(BATCH_DELAY_MS)).await;
+                counter.flush();
+            });
+        }
+        glue::respond(200, "", Some(&packed.abs().to_string()))
+    }
+
+    /// Writes the unwritten counts, as scheduled by [`Self::take`].
+    pub fn flush(&self) {
+        self.0.flush();
+    }
+
+    /// Writes the unwritten counts, or deletes everything if no window is open any more. Returns a promise if there is
+    /// something to wait for.
+    pub fn alarm(&self) -> Result<JsValue, JsValue> {
+        self.0.alarm()
+    }
+
+    /// The cost since the object was constructed: calls, rows written, addresses held. For tests and measurements.
+    pub fn costs(&self) -> Vec<u32> {
+        self.0.costs()
+    }
+}
+
+struct Counter {
     state: State,
     counters: Rc<RefCell<LimitSet>>,
     budget: RefCell<WriteBudget>,
     /// Whether there are unwritten counts.
     dirty: Cell<bool>,
-    /// Whether a call of [`AddressCounter::flush`] is scheduled.
+    /// Whether a call of [`Counter::flush`] is scheduled.
     flush_scheduled: Cell<bool>,
     /// When the pending alarm goes off, in milliseconds since the epoch; 0 without one.
     alarm_at: Cell<u64>,
@@ -50,8 +130,7 @@ pub struct AddressCounter {
     rows_written: Cell<u32>,
 }
 
-#[wasm_bindgen]
-impl AddressCounter {
+impl Counter {
     /// Packs a result, negative if a write has to follow.
     fn answer(&self, decided: Option<SetResult>, now: u64) -> f64 {
         // Without a limit, there is nothing to count. Every set has a limit, and the caller knows this number as "no
@@ -62,11 +141,13 @@ impl AddressCounter {
         if flush { -packed } else { packed }
     }
 
-    /// Called by the runtime when the object is first used, and again after each eviction.
-    #[wasm_bindgen(constructor)]
-    pub fn new(state: DurableObjectState, env: Bindings) -> Self {
+    fn new(state: DurableObjectState, env: &Bindings) -> Self {
         let state = State::from(state);
-        let variables = settings::variables(&env);
+        let mut variables = settings::variables(env);
+        // The object may live in another isolate than the handler, and must find the same routes.
+        if !variables.contains_key("ORIGIN_URL") {
+            own::complete(&mut variables);
+        }
         let id = state.id();
         let name = id.name();
         let users = counts_users(name.as_deref())
@@ -98,42 +179,28 @@ impl AddressCounter {
         counter
     }
 
-    /// Counts one request and returns a packed [`weir_policy::limit_set::SetResult`]. The address arrives as
-    /// [`AddressKey::to_parts`]; `known_used` is 0 if the caller remembers nothing about it. A negative number is the
-    /// same result and asks the caller to call [`Self::flush`] after [`weir_policy::write_budget::BATCH_DELAY_MS`].
-    /// This saves a second call across the language boundary per request.
-    pub fn take(&self, kind: u32, upper: u32, lower: u32, known_used: u32, known_reset_at_ms: f64) -> f64 {
+    fn take(&self, key: AddressKey, known: Option<KnownUsage>) -> f64 {
         self.calls.set(self.calls.get().wrapping_add(1));
         let now = clock::now_ms();
-        let key = AddressKey::from_parts(kind, upper, lower);
-        let known = (known_used > 0).then_some(KnownUsage {
-            used: known_used,
-            reset_at_ms: known_reset_at_ms as u64,
-        });
         let decided = self.counters.borrow_mut().take(key, known, now);
         self.answer(decided, now)
     }
 
-    /// Counts `cost` units of a key (the halves of its hash) or none, and returns the result as [`Self::take`] does.
-    pub fn take_many(&self, upper: u32, lower: u32, cost: u32) -> f64 {
+    fn take_many(&self, key: AddressKey, cost: u32) -> f64 {
         self.calls.set(self.calls.get().wrapping_add(1));
         let now = clock::now_ms();
-        let key = AddressKey::from_parts(USER_KIND, upper, lower);
         let decided = self.counters.borrow_mut().take_many(key, cost, now);
         self.answer(decided, now)
     }
 
-    /// Writes the unwritten counts, as scheduled by [`Self::take`].
-    pub fn flush(&self) {
+    fn flush(&self) {
         self.flush_scheduled.set(false);
         if self.dirty.get() && self.save(clock::now_ms()).is_err() {
             self.alarm_by(clock::now_ms() + ALARM_DELAY_MS);
         }
     }
 
-    /// Writes the unwritten counts, or deletes everything if no window is open any more. Returns a promise if there is
-    /// something to wait for.
-    pub fn alarm(&self) -> Result<JsValue, JsValue> {
+    fn alarm(&self) -> Result<JsValue, JsValue> {
         self.alarm_at.set(0);
         let now = clock::now_ms();
         let last_end = {
@@ -161,8 +228,7 @@ impl AddressCounter {
         Ok(JsValue::UNDEFINED)
     }
 
-    /// The cost since the object was constructed: calls, rows written, addresses held. For tests and measurements.
-    pub fn costs(&self) -> Vec<u32> {
+    fn costs(&self) -> Vec<u32> {
         vec![
             self.calls.get(),
             self.rows_written.get(),

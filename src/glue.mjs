@@ -20,6 +20,21 @@ export function variables(env) {
   );
 }
 
+/** Counts that outlive a panic, by owner. See panics.rs. */
+const preserved = new Map();
+
+/** Keeps an owner's counts. */
+export function save(owner, counts) {
+  preserved.set(owner, counts);
+}
+
+/** Removes and returns an owner's counts. */
+export function restore(owner) {
+  const counts = preserved.get(owner);
+  preserved.delete(owner);
+  return counts;
+}
+
 /** A secret of the Secrets Store. */
 export async function secret(env, name) {
   return await env[name].get();

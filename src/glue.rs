@@ -1,6 +1,6 @@
 //! Access to the runtime in few calls. The other half is `glue.mjs`.
 
-use js_sys::Promise;
+use js_sys::{Promise, Uint8Array};
 use wasm_bindgen::prelude::*;
 use web_sys::{Request, Response};
 
@@ -15,6 +15,12 @@ extern "C" {
     /// A secret of the Secrets Store.
     #[wasm_bindgen(catch)]
     pub(crate) async fn secret(bindings: &Bindings, name: &str) -> Result<JsValue, JsValue>;
+
+    /// Keeps an owner's counts, which outlive a panic.
+    pub(crate) fn save(owner: &str, counts: &Uint8Array);
+
+    /// Removes and returns an owner's counts.
+    pub(crate) fn restore(owner: &str) -> Option<Uint8Array>;
 
     /// A list of header names.
     #[derive(Clone, Debug)]

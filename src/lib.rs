@@ -1,8 +1,36 @@
-//! The edge Worker of Weir.
+//! The edge of Weir, for Cloudflare Workers in Rust.
 //!
-//! It runs in front of the origin. It authenticates the caller, rate limits anonymous requests per client address (web
-//! ADR-21), and forwards accepted requests with a signed assertion of the caller. The rules are in `policy/`; this
-//! crate connects them to the Workers runtime.
+//! It authenticates callers, and limits anonymous requests per client address (web ADR-21). Accepted requests go to the
+//! Worker's own handler, or to an origin, with a signed assertion of the caller. The rules are in `policy/`; this crate
+//! connects them to the Workers runtime.
+//!
+//! ```no_run
+//! use weir_edge::{Caller, Weir};
+//! use worker::{Context, Env, Request, Response, Result, event};
+//!
+//! #[event(fetch)]
+//! async fn fetch(request: Request, env: Env, _context: Context) -> Result<Response> {
+//!     Weir::new(&env).handle(request, hello).await
+//! }
+//!
+//! async fn hello(_request: Request, caller: Caller) -> Result<Response> {
+//!     Response::ok(format!("hello {}", caller.user.as_deref().unwrap_or("you")))
+//! }
+//! # fn main() {}
+//! ```
+//!
+//! The settings are variables and secrets of `wrangler.toml`, such as `ANON_LIMIT`. `docs/reference/settings.md` in the
+//! repository lists them. The class [`AddressCounter`] of the counting objects is exported to JavaScript by this crate:
+//!
+//! ```toml
+//! [[durable_objects.bindings]]
+//! name = "ADDRESS_COUNTERS"
+//! class_name = "AddressCounter"
+//!
+//! [[migrations]]
+//! tag = "v1"
+//! new_sqlite_classes = ["AddressCounter"]
+//! ```
 //!
 //! The modules below are ordered: each one imports only from modules above it.
 
@@ -23,6 +51,7 @@ mod issuer;
 mod origin;
 
 mod config;
+mod own;
 mod panics;
 mod response;
 mod timeout;
@@ -43,25 +72,16 @@ mod caller;
 
 mod edge;
 
-use std::cell::OnceCell;
-use std::rc::Rc;
+mod weir;
 
-use wasm_bindgen::JsCast;
 use wasm_bindgen::prelude::wasm_bindgen;
-use worker::{Context, Env, event};
 
-use crate::bindings::{Bindings, random_uuid};
-use crate::config::{Config, ConfigError};
-use crate::events::{Event, report};
+pub use crate::counter::AddressCounter;
+pub use crate::weir::{Caller, Counted, Limit, Weir};
 
-thread_local! {
-    /// The configuration of a running isolate cannot change: a deployment starts new isolates.
-    static CONFIG: OnceCell<Result<Rc<Config>, ConfigError>> = const { OnceCell::new() };
-}
-
-/// Runs once, when the module is instantiated.
-#[wasm_bindgen(start)]
-pub(crate) fn start() {
+/// Runs once, when the module is instantiated. Private, so that the Worker may have another start function.
+#[wasm_bindgen(start, private)]
+fn start() {
     let next = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         // This comes first, because the tally is part of the preserved state.
@@ -69,35 +89,4 @@ pub(crate) fn start() {
         panics::preserve_state(&info.to_string());
         next(info);
     }));
-}
-
-/// Handles a request.
-#[event(fetch)]
-async fn fetch(request: web_sys::Request, env: Env, _context: Context) -> worker::Result<web_sys::Response> {
-    let bindings: Bindings = env.unchecked_into();
-    let response = match configuration(&bindings).await {
-        Ok(config) => edge::handle(&bindings, &config, request).await,
-        Err(error) => {
-            let id = random_uuid();
-            report(&bindings, Event::Internal, Some(&id), &error.to_string());
-            let mut fields = response::base_fields(request.url().starts_with("https:"));
-            fields.set("x-request-id", &id).set("vary", "Origin");
-            response::problem(&response::misconfigured(), &fields)
-        }
-    };
-    response.map_err(worker::Error::from)
-}
-
-/// The configuration, read by the isolate's first request.
-async fn configuration(bindings: &Bindings) -> Result<Rc<Config>, ConfigError> {
-    if let Some(config) = CONFIG.with(|config| config.get().cloned()) {
-        return config;
-    }
-    let mut variables = settings::variables(bindings);
-    // An error of the Secrets Store is not cached, so the next request reads the secrets again.
-    settings::read_secrets(bindings, &mut variables)
-        .await
-        .map_err(ConfigError)?;
-    let config = Config::read(&variables).map(Rc::new);
-    CONFIG.with(|kept| kept.get_or_init(|| config).clone())
 }

@@ -14,16 +14,11 @@ use weir_policy::limit_set::LimitSet;
 use weir_policy::prefix_counters::PrefixCounters;
 
 use crate::clock;
+use crate::glue;
 
-// In `weir.mjs`.
+// In `weir.mjs`. Workers that do not use it have another recovery.
 #[wasm_bindgen]
 extern "C" {
-    #[wasm_bindgen(catch, js_namespace = weirPanics)]
-    fn save(owner: &str, counts: &Uint8Array) -> Result<(), JsValue>;
-
-    #[wasm_bindgen(catch, js_namespace = weirPanics)]
-    fn restore(owner: &str) -> Result<Option<Uint8Array>, JsValue>;
-
     #[wasm_bindgen(catch, js_namespace = weirPanics, js_name = failRequests)]
     fn fail_requests(message: &str) -> Result<(), JsValue>;
 }
@@ -86,10 +81,7 @@ pub(crate) fn preserve<T: Preserved + 'static>(owner: &str, state: &Rc<RefCell<T
         owners.retain(|(_, state)| state.strong_count() > 0);
         owners.push((owner.to_owned(), weak));
     });
-    match restore(owner) {
-        Ok(Some(bytes)) => state.borrow_mut().restore_from(&bytes.to_vec()),
-        Ok(None) | Err(_) => false,
-    }
+    glue::restore(owner).is_some_and(|bytes| state.borrow_mut().restore_from(&bytes.to_vec()))
 }
 
 /// Hands all registered state to JavaScript and fails all running requests with `message`. For the panic hook.
@@ -100,7 +92,7 @@ pub(crate) fn preserve_state(message: &str) {
         for (owner, state) in owners.iter() {
             let Some(state) = state.upgrade() else { continue };
             let Ok(state) = state.try_borrow() else { continue };
-            let _ = save(owner, &Uint8Array::from(state.to_bytes().as_slice()));
+            glue::save(owner, &Uint8Array::from(state.to_bytes().as_slice()));
         }
     });
     let _ = fail_requests(message);

@@ -86,6 +86,9 @@ const COMMON: [&str; 21] = [
     "USER_WINDOW",
 ];
 
+/// The binding of the Worker's own handler. `own.mjs` adds it to the bindings of a request.
+pub(crate) const HANDLER: &str = "WEIR_NEXT";
+
 /// The Worker's variables and secrets by name. A binding to a service is `{"fetch": true}`, and one to anything else an
 /// empty object.
 pub(crate) type Variables = BTreeMap<String, Value>;
@@ -129,9 +132,7 @@ impl<'a> Reader<'a> {
     /// The value of a setting. An empty text counts as not set.
     fn value(&self, name: &str) -> Option<&'a Value> {
         debug_assert!(SETTINGS.contains(&name), "{name}");
-        self.variables
-            .get(name)
-            .filter(|value| !value.is_null() && value.as_str().is_none_or(|text| !text.trim().is_empty()))
+        self.variables.get(name).filter(|value| !is_empty(value))
     }
 
     pub(crate) fn is_set(&self, name: &str) -> bool {
@@ -278,6 +279,12 @@ impl<'a> Reader<'a> {
         }
     }
 }
+
+/// Whether a value counts as not set.
+pub(crate) fn is_empty(value: &Value) -> bool {
+    value.is_null() || value.as_str().is_some_and(|text| text.trim().is_empty())
+}
+
 /// A text or a list of texts that are not empty, trimmed; `None` for another value.
 pub(crate) fn texts_of(value: &Value) -> Option<Vec<String>> {
     match value {

@@ -26,8 +26,16 @@ pub(crate) fn group(name: Option<&str>) -> Option<u64> {
     u64::from_str_radix(id, 16).ok()
 }
 
-/// The limit of an object that counts keys of the Worker's own code. `limit()` in `weir.mjs` puts limit and seconds into
-/// the object's name.
+/// The name of the object that counts a key of the Worker's own code. `limit()` in `weir.mjs` creates names of the same
+/// form.
+pub(crate) fn own_shard(key: AddressKey, limit: u32, seconds: u64, shards: u32) -> String {
+    format!(
+        "limit-{limit}-{seconds}-{}",
+        key.spread() % u64::from(shards.max(1))
+    )
+}
+
+/// The limit of an object that [`own_shard`] names.
 pub(crate) fn own_limit(name: Option<&str>) -> Option<Limits> {
     let mut parts = name?.strip_prefix("limit-")?.split('-');
     let (limit, seconds): (u32, u64) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
@@ -151,5 +159,13 @@ mod tests {
                 }
             );
         }
+    }
+
+    #[test]
+    fn the_name_of_an_object_contains_its_own_limit() {
+        let name = own_shard(AddressKey::own("export:anne"), 5, 3600, 4);
+        let limits = own_limit(Some(&name)).unwrap();
+        assert_eq!((limits.address, limits.window_ms), (5, 3_600_000));
+        assert_eq!(own_limit(Some("weur-0")), None);
     }
 }

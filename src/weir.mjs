@@ -2,6 +2,7 @@
 // JavaScript.
 import { DurableObject, env as workerEnv } from "cloudflare:workers";
 import { AddressCounter as Counter, fetch as forward, __worker_init_state as program } from "../build/index.js";
+import { withHandler } from "./own.mjs";
 
 // The first ten frames belong to the panic itself.
 Error.stackTraceLimit = 100;
@@ -29,7 +30,7 @@ export class AddressCounter extends DurableObject {
     // After a panic, this call restarts Rust; each start has a number.
     const { instanceId } = program();
     if (this.#instance !== instanceId) {
-      this.#counter = new Counter(this.ctx, ofCounter(this.env));
+      this.#counter = new Counter(this.ctx, plain(this.env));
       this.#instance = instanceId;
     }
     return this.#counter;
@@ -61,16 +62,7 @@ export class AddressCounter extends DurableObject {
 
 // After a panic, Rust's memory is gone, and with it every request that was running in this isolate. See panics.rs.
 const running = new Set();
-const preserved = new Map();
 globalThis.weirPanics = {
-  save(owner, counts) {
-    preserved.set(owner, counts);
-  },
-  restore(owner) {
-    const counts = preserved.get(owner);
-    preserved.delete(owner);
-    return counts;
-  },
   failRequests(message) {
     for (const fail of running) fail(new Error(message));
     running.clear();
@@ -119,17 +111,8 @@ async function respond(request, env, ctx) {
 /** The variables that createWeir() was given. Those of the environment override them. */
 let chosen = {};
 
-/** The origin that is the Worker's own handler, and its binding. */
-const OWN = "next";
-const OWN_BINDING = "WEIR_NEXT";
-
 /** `anonLimit` is the variable ANON_LIMIT. */
 const variableName = (name) => (/[a-z]/.test(name) ? name.replace(/[A-Z]/g, "_$&").toUpperCase() : name);
-
-const parsed = (value) => (typeof value === "string" ? JSON.parse(value) : value);
-
-/** For a Worker without a secret: only this isolate reads the assertions, and every token is refused. */
-const secret = () => crypto.randomUUID() + crypto.randomUUID();
 
 /** The result of `make` for an environment. An isolate has one environment, so this is made once. */
 function once(make) {
@@ -145,65 +128,6 @@ function once(make) {
 /** The variables and bindings, with those that createWeir() was given. */
 const plain = once((env) => ({ ...chosen, ...env }));
 
-/** The same for a Worker with its own handler, which is the origin of all routes that name no other. */
-const withOwn = once((env) => withOwnHandler(plain(env)));
-
-/** A counting object may live in another isolate than the handler, and must find the same routes. */
-const ofCounter = (env) => (plain(env).ORIGIN_URL === undefined ? withOwn(env) : plain(env));
-
-function withOwnHandler(given) {
-  const passes = { pass: ["authorization", "cookie"] };
-  const anonymous = {
-    by: "address",
-    limit: Number(given.ANON_LIMIT ?? 10),
-    window: `${Number(given.ANON_WINDOW ?? 60)}s`,
-  };
-  const routes =
-    given.ROUTES === undefined ? [{ path: "/*", limits: [anonymous], ...passes }] : [...parsed(given.ROUTES)];
-  if ((given.UNMATCHED ?? "forward") === "forward") routes.push({ path: "/*", skip: true, ...passes });
-  return {
-    ...given,
-    ROUTES: routes.map((route) => ({ origin: OWN, ...route })),
-    UNMATCHED: given.UNMATCHED === "assets" ? "assets" : "not_found",
-    ORIGINS: { ...parsed(given.ORIGINS ?? {}), [OWN]: { service: OWN_BINDING } },
-    EDGE_SECRET: given.EDGE_SECRET ?? secret(),
-    ...(given.JWT_SECRET === undefined && given.JWKS_URL === undefined && { JWT_SECRET: secret() }),
-    // Requests bring their handlers. Counting objects only need to find a service.
-    [OWN_BINDING]: new Own(),
-  };
-}
-
-/** The Worker's own handler as a service. */
-class Own {
-  #next;
-
-  constructor(next) {
-    this.#next = next;
-  }
-
-  async fetch(url, { cache: _, ...init }) {
-    const request = new Request(url, init);
-    const caller = callerOf(request.headers.get("weir-assertion"));
-    request.headers.delete("weir-assertion");
-    return this.#next(request, caller);
-  }
-}
-
-/** The caller in an assertion that this Worker has just signed. */
-function callerOf(assertion) {
-  const bytes = Uint8Array.from(atob(assertion.split(".")[1].replace(/-/g, "+").replace(/_/g, "/")), (c) =>
-    c.charCodeAt(0),
-  );
-  const {
-    sub = null,
-    act,
-    client_address,
-    token_exp = null,
-    claims = {},
-  } = JSON.parse(new TextDecoder().decode(bytes));
-  return { account: sub, user: act?.sub ?? sub, address: client_address, tokenExpiresAt: token_exp, claims };
-}
-
 /**
  * The edge for a Worker. `options` has the variables of `[vars]`, as ANON_LIMIT or anonLimit; the environment overrides
  * them. A Worker has one edge: call this once, when the module is loaded.
@@ -218,10 +142,7 @@ export function createWeir(options = {}) {
  * origin. It gets the request without headers that name an identity, and the caller.
  */
 async function handle(request, env, ctx, next) {
-  if (!next) return respond(request, plain(env), ctx);
-  if (plain(env).ORIGIN_URL !== undefined)
-    throw new TypeError("ORIGIN_URL is set; a Worker with its own handler must not set it");
-  return respond(request, { ...withOwn(env), [OWN_BINDING]: new Own(next) }, ctx);
+  return respond(request, next ? withHandler(plain(env), next) : plain(env), ctx);
 }
 
 /**

@@ -32,6 +32,7 @@ export async function startTimes(
       files: {
         "src/entry.mjs": join(root, "src", "entry.mjs"),
         "src/weir.mjs": join(root, "src", "weir.mjs"),
+        "src/own.mjs": join(root, "src", "own.mjs"),
         "build/index.js": join(root, "build", "index.js"),
         "build/index_bg.wasm": join(root, "build", "index_bg.wasm"),
       },

@@ -187,6 +187,11 @@ impl AddressKey {
         Self::User(digest(&value.to_string()))
     }
 
+    /// The key that a Worker's own code counts by: any text.
+    pub fn own(text: &str) -> Self {
+        Self::User(digest(text))
+    }
+
     /// The key as three numbers that JavaScript represents exactly: its kind, and its upper and lower half.
     pub fn to_parts(self) -> (u32, u32, u32) {
         let halves = |bits: u64| ((bits >> 32) as u32, bits as u32);

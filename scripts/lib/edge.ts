@@ -52,19 +52,9 @@ async function build(isQuick: boolean): Promise<void> {
   if (of === inputs && (isQuick || how === "optimised")) return;
 
   await requireCargo();
-  const toolchain = await wasmToolchain();
   await step("building the edge", async (pulse) => {
     const workshop = join(output, ".new");
-    await rm(workshop, { recursive: true, force: true });
-    await mkdir(workshop, { recursive: true });
-    const program = await cargoBuild(["--workspace", "--bin", bindgen], { pulse, log: "bindgen-build" });
-    const compiled = await cargoBuild(["--lib", "--release", "--target", wasmTarget], {
-      pulse,
-      log: "edge-build",
-      // With this, the macros of wasm-bindgen use the same as `worker`.
-      env: { ...toolchain.env, WASM_BINDGEN_USE_JS_SYS: "1" },
-    });
-    await run(executableIn(program, bindgen), [libraryIn(compiled, "weir_edge", ".wasm"), workshop]);
+    await compile("weir-entry", workshop, pulse);
     if (!isQuick) await optimise(join(workshop, "index_bg.wasm"), pulse);
     await bundleGlue(workshop);
     // An interrupted build must not look complete.
@@ -74,6 +64,22 @@ async function build(isQuick: boolean): Promise<void> {
   });
   // If sources were edited during the build, the next call builds again.
   if ((await fingerprint()) === inputs) await writeFile(stamp, `${inputs} ${isQuick ? "quick" : "optimised"}`);
+}
+
+/** Compiles a crate of the workspace into a new folder, as a module for Cloudflare's runtime. */
+async function compile(crate: string, folder: string, pulse: Pulse): Promise<void> {
+  await rm(folder, { recursive: true, force: true });
+  await mkdir(folder, { recursive: true });
+  const toolchain = await wasmToolchain();
+  const program = await cargoBuild(["--workspace", "--bin", bindgen], { pulse, log: "bindgen-build" });
+  const compiled = await cargoBuild(["--package", crate, "--lib", "--release", "--target", wasmTarget], {
+    pulse,
+    log: "edge-build",
+    // With this, the macros of wasm-bindgen use the same as `worker`.
+    env: { ...toolchain.env, WASM_BINDGEN_USE_JS_SYS: "1" },
+  });
+  const library = libraryIn(compiled, crate.replaceAll("-", "_"), ".wasm");
+  await run(executableIn(program, bindgen), [library, folder]);
 }
 
 async function optimise(wasm: string, pulse: Pulse): Promise<void> {
@@ -120,12 +126,14 @@ async function fingerprint(): Promise<string> {
     join(root, "Cargo.lock"),
     join(root, "package-lock.json"),
     join(root, ".cargo", "config.toml"),
+    join(root, "entry", "Cargo.toml"),
     join(root, "policy", "Cargo.toml"),
     join(root, "scripts", "bindgen", "Cargo.toml"),
   ];
   for (const script of ["bundle.ts", "cargo-build.ts", "edge.ts", "wasm-toolchain.ts"])
     files.push(join(import.meta.dirname, script));
-  for (const folder of [join(root, "src"), join(root, "policy", "src"), join(root, "scripts", "bindgen", "src")]) {
+  for (const crate of ["", "entry", "policy", join("scripts", "bindgen")]) {
+    const folder = join(root, crate, "src");
     for (const entry of await readdir(folder, { recursive: true })) files.push(join(folder, entry));
   }
   for (const file of files.sort()) {

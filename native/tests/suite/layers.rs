@@ -65,6 +65,7 @@ const EDGE: &[&str] = &[
     "issuer",
     "origin",
     "config",
+    "own",
     "panics",
     "response",
     "timeout",
@@ -78,6 +79,7 @@ const EDGE: &[&str] = &[
     "limiter",
     "caller",
     "edge",
+    "weir",
     "lib",
 ];
 const LEDGER: &[&str] = &[

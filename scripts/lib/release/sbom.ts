@@ -41,7 +41,16 @@ async function write(version: string, output: string): Promise<void> {
     }
   } finally {
     // cargo writes one next to each manifest of the workspace.
-    for (const folder of ["", "bench", "ledger", "native", "policy", join("scripts", "bindgen")])
+    for (const folder of [
+      "",
+      "bench",
+      "entry",
+      "ledger",
+      "native",
+      "policy",
+      "examples/rust-worker",
+      "scripts/bindgen",
+    ])
       await rm(join(root, folder, `${name}.json`), { force: true });
   }
 

@@ -1,0 +1,63 @@
+// A Worker's own handler behind the edge, for weir.mjs and for weir.rs.
+
+/** These bindings with the Worker's own handler as a service. Requests bring their handlers. */
+export function withHandler(bindings, next) {
+  // BINDING in own.rs.
+  return { ...bindings, WEIR_NEXT: new Own(next) };
+}
+
+/** A handler as a service. */
+class Own {
+  #next;
+
+  constructor(next) {
+    this.#next = next;
+  }
+
+  async fetch(url, { cache: _, ...init }) {
+    const request = new Request(url, init);
+    const caller = callerOf(request.headers.get("weir-assertion"));
+    request.headers.delete("weir-assertion");
+    return this.#next(request, caller);
+  }
+}
+
+/** The caller in an assertion that this Worker has just signed. */
+function callerOf(assertion) {
+  const bytes = Uint8Array.from(atob(assertion.split(".")[1].replace(/-/g, "+").replace(/_/g, "/")), (c) =>
+    c.charCodeAt(0),
+  );
+  const {
+    sub = null,
+    act,
+    client_address,
+    token_exp = null,
+    claims = {},
+  } = JSON.parse(new TextDecoder().decode(bytes));
+  return { account: sub, user: act?.sub ?? sub, address: client_address, tokenExpiresAt: token_exp, claims };
+}
+
+/** The same for a handler in Rust, which gets the caller as JSON. */
+export const withRustHandler = (bindings, next) =>
+  withHandler(bindings, (request, caller) => next(request, JSON.stringify(caller)));
+
+/**
+ * These bindings for counting objects that are plain classes of Rust. The runtime accepts calls of their method `fetch`
+ * only, because they do not extend DurableObject.
+ */
+export function countingByFetch(bindings) {
+  const { ADDRESS_COUNTERS: objects } = bindings;
+  if (objects === undefined) return bindings;
+  const calling =
+    (stub, method) =>
+    async (...values) => {
+      const response = await stub.fetch(`https://counter/${method}/${values.join("/")}`);
+      if (!response.ok) throw new Error(`the counting object answered ${response.status}`);
+      return Number(await response.text());
+    };
+  const getByName = (name, options) => {
+    const stub = objects.getByName(name, options);
+    return { take: calling(stub, "take"), takeMany: calling(stub, "take_many") };
+  };
+  return { ...bindings, ADDRESS_COUNTERS: { getByName } };
+}
