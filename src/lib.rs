@@ -32,6 +32,8 @@
 //! new_sqlite_classes = ["AddressCounter"]
 //! ```
 //!
+//! `examples/rust-worker` is a complete Worker.
+//!
 //! The modules below are ordered: each one imports only from modules above it.
 
 mod access_log;

@@ -66,6 +66,19 @@ async function build(isQuick: boolean): Promise<void> {
   if ((await fingerprint()) === inputs) await writeFile(stamp, `${inputs} ${isQuick ? "quick" : "optimised"}`);
 }
 
+/**
+ * Builds the example of a Worker in Rust into a new folder, with the dependencies and the profile of the edge: index.js
+ * and index_bg.wasm.
+ */
+export function buildRustWorker(folder: string): Promise<void> {
+  const build = async (): Promise<void> => {
+    await requireCargo();
+    await step("building the example of a Worker in Rust", (pulse) => compile("rust-worker", folder, pulse));
+    await bundleGlue(folder);
+  };
+  return withLock(buildLock, "building in this clone", () => usingCache(build));
+}
+
 /** Compiles a crate of the workspace into a new folder, as a module for Cloudflare's runtime. */
 async function compile(crate: string, folder: string, pulse: Pulse): Promise<void> {
   await rm(folder, { recursive: true, force: true });

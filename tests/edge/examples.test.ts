@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { cpSync, readdirSync, readFileSync } from "node:fs";
+import { cpSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { basename, dirname, join, relative } from "node:path";
 import { after, test } from "node:test";
 import {
@@ -9,6 +9,7 @@ import {
   type V4WorkerOptions as WorkerOptions,
 } from "miniflare";
 import { unstable_getMiniflareWorkerOptions, unstable_readConfig } from "wrangler";
+import { buildRustWorker } from "../../scripts/lib/edge.ts";
 import { wrangler, wranglerEnvironment } from "../../scripts/lib/edge-server.ts";
 import { root } from "../../scripts/lib/paths.ts";
 import { run } from "../../scripts/lib/process.ts";
@@ -142,6 +143,36 @@ test("the existing Worker reads the user from the assertion", async () => {
   });
 });
 
+/** The entry point that worker-build adds to a Worker in Rust. As there, AddressCounter does not extend DurableObject. */
+const shim = `import { WorkerEntrypoint } from "cloudflare:workers";
+import * as program from "./program.js";
+export default class extends WorkerEntrypoint {
+  fetch(request) {
+    return program.fetch(request, this.env, this.ctx);
+  }
+}
+export const { AddressCounter } = program;`;
+
+test("the Worker in Rust limits clients and knows users", {
+  timeout: 600_000,
+}, async () => {
+  const project = projectOf("rust-worker");
+  const [build, config] = [join(project, "build"), join(project, "wrangler.toml")];
+  await buildRustWorker(build);
+  renameSync(join(build, "index.js"), join(build, "program.js"));
+  writeFileSync(join(build, "index.js"), shim);
+  const withBuild = readFileSync(config, "utf8");
+  writeFileSync(config, withBuild.replace(/^\[build\]\ncommand = .*\n/m, ""));
+  assert.notEqual(readFileSync(config, "utf8"), withBuild);
+
+  const ask = await start(project, ["wrangler.toml"], { JWT_SECRET: secrets.jwt });
+  assert.deepEqual(await thirty(ask, "/hello"), { 200: 10, 429: 20 });
+  const anne = await signedIn("anne");
+  assert.equal(await (await ask("/hello", anne)).text(), "hello anne");
+  assert.deepEqual(await thirty(ask, "/export", anne), { 200: 5, 429: 25 });
+  assert.equal(await (await ask("/export", await signedIn("bert"))).text(), "4 exports left");
+});
+
 test("the documentation shows the code of the examples", () => {
   const files = (folder: string): string[] =>
     readdirSync(folder, { withFileTypes: true })
@@ -150,9 +181,9 @@ test("the documentation shows the code of the examples", () => {
         const path = join(folder, entry.name);
         return entry.isDirectory() ? files(path) : [path];
       });
-  const sources = files(examples).filter((path) => /\.(ts|js|go|toml)$/.test(path));
+  const sources = files(examples).filter((path) => /\.(ts|js|go|rs|toml)$/.test(path));
   const shown = (page: string): string[] =>
-    [...readFileSync(join(root, page), "utf8").matchAll(/^```(ts|js|go|toml)\n(.*?)^```/gms)].map(
+    [...readFileSync(join(root, page), "utf8").matchAll(/^```(ts|js|go|rust|toml)\n(.*?)^```/gms)].map(
       ([, language, code = ""]) => {
         const source = sources.find((path) => readFileSync(path, "utf8").includes(code));
         return `${language}: ${source ? relative(examples, source) : "none"}`;
@@ -164,6 +195,7 @@ test("the documentation shows the code of the examples", () => {
     "toml: nextjs-site/wrangler.toml",
     "toml: existing-worker/wrangler.toml",
     "ts: hono-api/src/index.ts",
+    "rust: rust-worker/src/lib.rs",
     "go: go-backend/verify.go",
     "js: existing-worker/existing/src/verify.js",
     "js: existing-worker/existing/src/index.js",

@@ -1,0 +1,34 @@
+//! A Worker in Rust that contains the edge.
+
+use std::time::Duration;
+
+use weir_edge::{Caller, Limit, Weir};
+use worker::{Context, Env, Request, Response, Result, event};
+
+#[event(fetch)]
+async fn fetch(request: Request, env: Env, _context: Context) -> Result<Response> {
+    let weir = Weir::new(&env);
+    weir.handle(request, move |request, caller| app(request, env, caller))
+        .await
+}
+
+async fn app(request: Request, env: Env, caller: Caller) -> Result<Response> {
+    match (request.path().as_str(), caller.user) {
+        ("/export", Some(user)) => export(&Weir::new(&env), &user).await,
+        ("/export", None) => Response::error("Please sign in", 401),
+        (_, user) => Response::ok(format!("hello {}", user.as_deref().unwrap_or("you"))),
+    }
+}
+
+async fn export(weir: &Weir, user: &str) -> Result<Response> {
+    let limit = Limit {
+        limit: 5,
+        window: Duration::from_secs(3600),
+        cost: 1,
+    };
+    let counted = weir.limit(&format!("export:{user}"), limit).await?;
+    if !counted.allowed {
+        return Response::error("Too many exports", 429);
+    }
+    Response::ok(format!("{} exports left", counted.remaining))
+}
