@@ -12,7 +12,7 @@ static KEY: LazyLock<AssertionKey> = LazyLock::new(|| AssertionKey::new(signed::
 fuzz_target!(|text: &str| {
     let keys = std::slice::from_ref(&*KEY);
     let header = format!(r#"{{"alg":"HS256","typ":"JWT","kid":"{}"}}"#, KEY.id());
-    assert!(verify(keys, text, "GET", "/api/jobs", signed::NOW).is_err(), "nobody signed it");
+    assert!(verify(keys, text, "GET", "/api/jobs", signed::NOW).is_err(), "it has no valid signature");
     let token = signed::token(&header, text.as_bytes());
     if let Ok(assertion) = verify(keys, &token, "GET", "/api/jobs", signed::NOW) {
         assert!(assertion.expires_at >= signed::NOW - 60);

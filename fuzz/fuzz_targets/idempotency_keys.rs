@@ -27,7 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
     match (headers::idempotency_key(&headers), values.as_slice()) {
         (Ok(None), []) => {}
         (Ok(Some(key)), [value]) => assert_eq!(usable(value).as_deref(), Some(key.as_bytes())),
-        (Ok(told), _) => panic!("{told:?} of {values:?}"),
+        (Ok(key), _) => panic!("{key:?} from {values:?}"),
         (Err(_), []) => panic!("there is none"),
         (Err(_), [value]) => assert_eq!(usable(value), None),
         (Err(_), _) => {}

@@ -21,7 +21,7 @@ fn parameters(field: &str) -> Vec<(String, i64)> {
         .iter()
         .map(|(key, value)| match value {
             BareItem::Integer(value) => (key.to_string(), i64::from(*value)),
-            other => panic!("{key} is no integer: {other:?}"),
+            other => panic!("{key} is not an integer: {other:?}"),
         })
         .collect()
 }

@@ -65,15 +65,15 @@ fn accepted(settings: &Settings, text: &str) {
     let document: Table = toml::from_str(text).expect("it was read");
     for (periodic, table) in settings.periodic.iter().zip(tables(&document, "periodic")) {
         let none = Value::Table(Table::new());
-        let said = table.get("args").unwrap_or(&none);
-        assert!(fit::is_same(said, &periodic.args.clone().into()), "{periodic:?}");
+        let args = table.get("args").unwrap_or(&none);
+        assert!(fit::is_same(args, &periodic.args.clone().into()), "{periodic:?}");
     }
     let spelt = |document: &Table| toml::to_string(document).expect("a document can be written");
     let again = read(spelt(&document).as_bytes()).expect("the same in another spelling");
     assert_eq!(format!("{again:?}"), format!("{settings:?}"));
     for other in strangers::with_one(&document) {
         let text = spelt(&other);
-        assert!(read(text.as_bytes()).is_err(), "nobody reads a member:\n{text}");
+        assert!(read(text.as_bytes()).is_err(), "an unknown member is accepted:\n{text}");
     }
 }
 
@@ -85,20 +85,20 @@ fn tables<'a>(document: &'a Table, name: &str) -> &'a [Value] {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let told = read(bytes);
+    let outcome = read(bytes);
     let Ok(text) = std::str::from_utf8(bytes) else {
-        assert!(told.is_err(), "it is no text");
+        assert!(outcome.is_err(), "it is not text");
         return;
     };
     let lines = 1 + text.matches('\n').count();
-    let faults = match &told {
+    let faults = match &outcome {
         Ok(settings) => {
             accepted(settings, text);
             Vec::new()
         }
         Err(error) => error.faults.clone(),
     };
-    assert_eq!(faults.is_empty(), told.is_ok(), "what is refused has a reason");
+    assert_eq!(faults.is_empty(), outcome.is_ok(), "a refusal has a reason");
     for fault in &faults {
         if let Some(line) = line_of(fault, &FILE.1) {
             assert!((1..=lines).contains(&line), "{fault}");
@@ -112,7 +112,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(all.len(), faults.len() + 3, "{all:#?}\n{faults:#?}");
         for fault in &faults {
             let place = all.iter().position(|other| other == fault);
-            all.swap_remove(place.unwrap_or_else(|| panic!("{fault}: it is not said any more")));
+            all.swap_remove(place.unwrap_or_else(|| panic!("{fault}: it is no longer reported")));
         }
     }
 });

@@ -17,7 +17,7 @@ fuzz_target!(|content: &str| {
         let (mut tests, mut left) = (Vec::new(), 100_000);
         let lines = content.lines().count();
         if find::scan(path, content, pattern, &mut tests, &mut left).is_ok() {
-            assert!(tests.len() <= lines, "a line has one test at most");
+            assert!(tests.len() <= lines, "a line has at most one test");
             for test in tests {
                 assert!((1..=lines).contains(&test.line));
                 assert!(!test.name.is_empty() && test.name.len() <= find::MAX_NAME);

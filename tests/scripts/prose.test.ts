@@ -1,4 +1,7 @@
 import assert from "node:assert/strict";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
 import { describe, it } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
 import { countsOf, failuresOf, findingsBelow, findingsOf } from "../../scripts/lib/prose/check.ts";
@@ -109,6 +112,7 @@ describe("the prose check", () => {
       ["a.sql", "-- It delays nobody."],
       ["a.toml", "name = 1 # It delays nobody."],
       ["run", "#!/bin/sh\n# It delays nobody."],
+      ["run", "#!/bin/sh\n# It delays\n# nobody."],
     ] as const)
       assert.deepEqual(rulesIn(file, text), nobody, text);
     for (const [file, text] of [
@@ -119,6 +123,29 @@ describe("the prose check", () => {
       ["a.json", "nobody"],
     ] as const)
       assert.deepEqual(rulesIn(file, text), [], text);
+  });
+
+  it("reads workflows, the script of CI and fuzz targets", () => {
+    const folder = mkdtempSync(join(tmpdir(), "weir-prose-"));
+    try {
+      const files = {
+        ".ci/run": "#!/bin/sh\n# What every change must pass.",
+        ".github/workflows/ci.yml": "      - name: What was packed runs here",
+        "fuzz/fuzz_targets/a.rs": 'b("nobody signed it at all")',
+      };
+      for (const [file, text] of Object.entries(files)) {
+        mkdirSync(dirname(join(folder, file)), { recursive: true });
+        writeFileSync(join(folder, file), text);
+      }
+      const found = findingsBelow(folder).map(({ file, rule }) => [file, rule]);
+      assert.deepEqual(found, [
+        [".ci/run", "relative clause as subject"],
+        [".github/workflows/ci.yml", "relative clause as subject"],
+        ["fuzz/fuzz_targets/a.rs", "somebody, nobody, whose"],
+      ]);
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
   });
 
   it("reads the messages of programs, alerts and dashboards, not SQL or code", () => {

@@ -90,7 +90,7 @@ fn service(service: &Service) {
     storable(&service.kind);
     service.unique_by.iter().for_each(|member| storable(member));
     assert!((1..=100).contains(&service.max_attempts));
-    assert!(service.timeout > Duration::ZERO, "nobody can work in no time");
+    assert!(service.timeout > Duration::ZERO, "the time limit is 0");
     assert!(
         service.timeout <= Duration::from_hours(366 * 24),
         "a worker adds to it"

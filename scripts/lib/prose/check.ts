@@ -15,7 +15,12 @@ const skipped = new Set([
 
 /** Checks all files of a folder, sorted by path. */
 export function findingsBelow(root: string): FileFinding[] {
-  const entries = globSync("**/*", { cwd: root, exclude: ({ name }) => skipped.has(name), withFileTypes: true });
+  // `**` does not match hidden folders.
+  const entries = globSync(["**/*", ".github/**/*", ".ci/*"], {
+    cwd: root,
+    exclude: ({ name }) => skipped.has(name),
+    withFileTypes: true,
+  });
   const files = entries.filter((entry) => entry.isFile()).map((entry) => join(entry.parentPath, entry.name));
   return files.sort().flatMap((path) => findingsOf(path.slice(root.length + 1), readFileSync(path, "utf8")));
 }

@@ -106,7 +106,8 @@ function comments(lines: string[], language: Language): Passage[] {
       if (!inBlock) end(index + 1);
     } else if (trimmed.startsWith(language.line)) {
       const text = trimmed.slice(language.line.length).replace(/^[/!#-]*\s?/, "");
-      group.push(isDirective(text) || (language === hashes && isSetting(text)) ? "" : text);
+      const isShebang = index === 0 && line.startsWith("#!");
+      group.push(isShebang || isDirective(text) || (language === hashes && isSetting(text)) ? "" : text);
     } else {
       end(index);
       const trailing = line.replace(/"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'/g, "").split(` ${language.line} `)[1];
@@ -140,8 +141,8 @@ const fixture = /(?:^|\/)(?:generators|strange\w*|generated_\w+)(?:\.rs|\/)/;
  * benchmarks, the reasons of assertions and the names of steps are also such texts.
  */
 function messages(file: string, text: string): Passage[] {
-  if (/\.ya?ml$/.test(file)) return values(text, /^\s*(?:summary|description): "?(.+?)"?$/gm);
-  if (/^(?:fuzz|scripts\/lib\/prose)\/|\/prose\.test\.ts$/.test(file) || fixture.test(file)) return [];
+  if (/\.ya?ml$/.test(file)) return values(text, /^\s*(?:- )?(?:name|summary|description): "?(.+?)"?$/gm);
+  if (/^scripts\/lib\/prose\/|\/prose\.test\.ts$/.test(file) || fixture.test(file)) return [];
   if (file.endsWith(".sql")) return described(text);
   const code = text.replace(/^\s*(?:\/\/|\*|\/\*).*$/gm, (line) => line.replace(/["`]/g, " "));
   if (file.endsWith(".rs")) return literals(code.matchAll(rustString), text);
