@@ -19,7 +19,7 @@ await runMain(async () => {
   });
   const times = Number(values.times);
   if (!Number.isSafeInteger(times) || times < 1)
-    throw new Failure("--times is how often the tests run", "npm run busy -- --times 10");
+    throw new Failure("--times must be a number of at least 1", "npm run busy -- --times 10");
   makeStateFolder();
   const cores = availableParallelism();
   for (let core = 0; core < cores; core++) {

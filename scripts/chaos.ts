@@ -25,7 +25,7 @@ await runMain(async () => {
   const minutes = Number(values.minutes);
   const seed = values.seed === undefined ? randomInt(2 ** 31) : Number(values.seed);
   if (!(minutes > 0) || !Number.isSafeInteger(seed))
-    throw new Failure("--minutes and --seed are numbers", "npm run chaos -- --minutes 10 --seed 7");
+    throw new Failure("--minutes and --seed must be numbers", "npm run chaos -- --minutes 10 --seed 7");
   await requireCargo();
   makeStateFolder();
   const folder = temporaryFolder("weir-chaos-");

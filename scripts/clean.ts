@@ -23,7 +23,10 @@ await runMain(async () => {
   const built = all || !data;
   const stack = await liveRun();
   if (stack)
-    throw new Failure("this clone's stack is running on what would be removed", `stop it first: kill ${stack.pid}`);
+    throw new Failure(
+      "the stack of this clone is running and uses the files to remove",
+      `stop it first: kill ${stack.pid}`,
+    );
   await withLock(buildLock, "building in this clone", async () => {
     const made = ["target", "build", "dist", ".wrangler"].map((name) => join(root, name));
     for (const folder of [

@@ -28,7 +28,8 @@ await runMain(async () => {
     allowPositionals: true,
   });
   const seconds = Number(values.seconds);
-  if (!(seconds >= 1)) throw new Failure(`--seconds ${values.seconds} is no number`, "npm run fuzz -- --seconds 60");
+  if (!(seconds >= 1))
+    throw new Failure(`--seconds must be a number, not ${values.seconds}`, "npm run fuzz -- --seconds 60");
   await requireCargo();
   makeStateFolder();
   const fuzz = join(root, "fuzz");
@@ -38,7 +39,7 @@ await runMain(async () => {
     .map((file) => file.replace(/\.rs$/, ""));
   const targets = positionals.length > 0 ? positionals : known;
   for (const target of targets)
-    if (!known.includes(target)) throw new Failure(`unknown target ${target}`, `one of ${known.join(", ")}`);
+    if (!known.includes(target)) throw new Failure(`unknown target ${target}`, `use one of ${known.join(", ")}`);
 
   const bin = await cargoInstalled({ crate: "cargo-fuzz", version: "0.13.2", bin: "cargo-fuzz" });
   // Without a sanitizer, because the code has no `unsafe`. Coverage alone works with stable Rust.

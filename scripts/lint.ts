@@ -97,7 +97,11 @@ await runMain(async () => {
   await requireCargo();
   const all = Object.keys(checks);
   const unknown = names.find((name) => !all.includes(name));
-  if (unknown) throw new Failure(`unknown check "${unknown}"`, `name some of ${all.join(", ")}, or nothing for all`);
+  if (unknown)
+    throw new Failure(
+      `unknown check "${unknown}"`,
+      `use one or more of ${all.join(", ")}, or leave them out to run all`,
+    );
   const failed: string[] = [];
   for (const [name, { run }] of Object.entries(checks)) {
     if (names.length > 0 && !names.includes(name)) continue;

@@ -21,7 +21,10 @@ const parts: Record<string, string[]> = {
 await runMain(async () => {
   const [wanted, ...more] = process.argv.slice(2);
   if (wanted && !(wanted in parts))
-    throw new Failure(`unknown part ${wanted}`, `name one of ${Object.keys(parts).join(", ")} first, or nothing`);
+    throw new Failure(
+      `unknown part ${wanted}`,
+      `use one of ${Object.keys(parts).join(", ")} as the first argument, or no argument`,
+    );
   await requireCargo();
   makeStateFolder();
   const bin = await cargoInstalled({ crate: "cargo-mutants", version: "27.1.0", bin: "cargo-mutants" });

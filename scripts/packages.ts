@@ -21,7 +21,10 @@ await runMain(async () => {
   const { values, positionals } = options({ options: { out: { type: "string" } }, allowPositionals: true });
   const unknown = positionals.find((name) => !(name in packages));
   if (unknown)
-    throw new Failure(`unknown package "${unknown}"`, `name some of ${Object.keys(packages).join(", ")}, or nothing`);
+    throw new Failure(
+      `unknown package "${unknown}"`,
+      `use one or more of ${Object.keys(packages).join(", ")}, or leave them out to build all`,
+    );
   const output = resolve(values.out ?? join(state, "packages"));
   await mkdir(output, { recursive: true });
   for (const [name, build] of Object.entries(packages))

@@ -35,7 +35,7 @@ await runMain(async () => {
       body: body === undefined ? null : JSON.stringify(body),
     });
     if (response.ok) return (await response.json()) as T;
-    throw new Failure(`${path} is answered ${response.status}: ${await response.text()}`, "start the stack: npm start");
+    throw new Failure(`${path} returned ${response.status}: ${await response.text()}`, "start the stack: npm start");
   };
   const newUser = async (): Promise<string> => (await ask<Given>("/dev/token", undefined, { tier: "free" })).token;
   const tokens = await Promise.all([...floods, 1].map(newUser));

@@ -16,7 +16,7 @@ import { temporaryFolder } from "./lib/temporary-folder.ts";
 await runMain(async () => {
   const { values } = options({ options: { minutes: { type: "string", default: "60" } } });
   const minutes = Number(values.minutes);
-  if (!(minutes >= 1)) throw new Failure("--minutes is a number from 1 on", "npm run soak -- --minutes 60");
+  if (!(minutes >= 1)) throw new Failure("--minutes must be a number of at least 1", "npm run soak -- --minutes 60");
   await requireCargo();
   makeStateFolder();
   const folder = temporaryFolder("weir-soak-");

@@ -75,7 +75,7 @@ await runMain(async () => {
 
   console.log(`\n${totals}`);
   if (totals.passed + totals.failed + totals.skipped === 0)
-    throw new Failure("no test ran", "use part of a test's name as the test runner prints it");
+    throw new Failure("no test ran", "use a part of a test's name, as the test runner prints it");
   if (values["no-skips"] && totals.skipped > 0)
     throw new Failure("tests were skipped", "install the requirements that they name above");
   return totals.failed > 0 ? 1 : 0;

@@ -71,7 +71,7 @@ export async function startPostgres(options: PostgresOptions): Promise<Postgres>
       service.ended.then((how) => {
         if (up) return;
         show(service.recent.slice(-20).join("\n"));
-        throw new Failure(`PostgreSQL ${how} at its start`, `see its output above; its data is in ${options.data}`);
+        throw new Failure(`PostgreSQL ${how} during startup`, `see its output above; its data is in ${options.data}`);
       }),
     ]);
   } catch (error) {

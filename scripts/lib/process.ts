@@ -87,7 +87,7 @@ function groupLives(pid: number): boolean {
 }
 
 /**
- * Runs a tool to its end in a separate process group, so that stopping it also stops its children. Unlike `run`, it
+ * Runs a tool to completion in a separate process group, so that stopping it also stops its children. Unlike `run`, it
  * does not throw when the tool fails.
  */
 export async function attempt(file: string, args: string[], options: RunOptions = {}): Promise<Outcome> {
@@ -136,7 +136,7 @@ export async function attempt(file: string, args: string[], options: RunOptions 
   }
 }
 
-/** Runs a tool to its end and returns its standard output. Throws a `Failure` when the tool fails. */
+/** Runs a tool to completion and returns its standard output. Throws a `Failure` when the tool fails. */
 export async function run(file: string, args: string[], options: RunOptions = {}): Promise<string> {
   const outcome = await attempt(file, args, options);
   if (outcome.code === 0) return outcome.stdout;

@@ -28,6 +28,6 @@ function packedConfig(config: string): string {
     .replace('\nmain = "src/entry.mjs"\n', '\nmain = "worker/entry.js"\nno_bundle = true\n')
     .replace(/^(#.*\n)*\[build\]\n(\w.*\n)*\n/m, "");
   if (!packed.includes("no_bundle") || packed.includes("[build]"))
-    throw new Failure("wrangler.toml has another form than the release expects", "correct packedConfig");
+    throw new Failure("wrangler.toml does not have the form that the release expects", "correct packedConfig");
   return packed;
 }
