@@ -9,7 +9,7 @@ use crate::jwks;
 
 /// A service key at the edge has the wrong address. Its owner must know, because it has left the backend.
 pub(crate) const SERVICE_KEY: TokenError =
-    TokenError::Malformed("it is a service key, which is for the origin alone");
+    TokenError::Malformed("it is a service key, which only the origin accepts");
 
 /// The result of checking the credentials of a request.
 #[derive(Debug)]

@@ -463,12 +463,12 @@ impl Reader<'_> {
         }
     }
 
-    /// The audiences of which a token must name one.
+    /// A token must name one of these audiences.
     fn audiences(&mut self) -> Option<Vec<String>> {
         let audiences = self.texts("JWT_AUDIENCE")?;
         if audiences.is_empty() {
             self.errors
-                .push("JWT_AUDIENCE is an empty list; expected one audience at least".to_owned());
+                .push("JWT_AUDIENCE is an empty list; expected at least one audience".to_owned());
         }
         Some(audiences)
     }
@@ -481,7 +481,7 @@ impl Reader<'_> {
         };
         if claims.is_empty() {
             self.errors
-                .push(format!("{NAME} is an empty list; expected one claim at least"));
+                .push(format!("{NAME} is an empty list; expected at least one claim"));
         }
         let claims: Result<_, _> = issuer::required_claims(&claims).collect();
         claims.unwrap_or_else(|error: RequiredClaimError| {
@@ -493,7 +493,7 @@ impl Reader<'_> {
     /// Registered claims other than `sub` do not identify a user.
     fn holder_claim(&mut self) -> Option<String> {
         let name = self.text("HOLDER_CLAIM").filter(|name| name != "sub")?;
-        if issuer::is_no_holder(&name) {
+        if issuer::is_not_a_holder_claim(&name) {
             self.errors.push(format!(
                 "HOLDER_CLAIM is `{name}`; expected the claim that names an organisation, such as `org_id`"
             ));

@@ -103,7 +103,7 @@ impl AddressCounter {
         self.0.flush();
     }
 
-    /// Writes the unwritten counts, or deletes everything if no window is open any more. Returns a promise if there is
+    /// Writes the unwritten counts, or deletes everything if no window is open any longer. Returns a promise if there is
     /// something to wait for.
     pub fn alarm(&self) -> Result<JsValue, JsValue> {
         self.0.alarm()

@@ -405,7 +405,7 @@ fn destination<'a>(
     if origin.is_at(target.host()) {
         context.report(
             Event::Internal,
-            &format!("{name} is the address of the edge itself: requests would be forwarded in a circle"),
+            &format!("{name} is the address of the edge itself, so requests would loop"),
         );
         return Err(misconfigured());
     }
@@ -465,7 +465,7 @@ fn denial(credentials: &Credentials, class: RouteClass) -> (RequestOutcome, &'st
             (RequestOutcome::BadToken, response::TOO_MANY_BAD_TOKENS)
         }
         (Credentials::User(_), _) => (RequestOutcome::DeniedUser, response::TOO_MANY_OF_USER),
-        (Credentials::Anonymous, RouteClass::Limited | RouteClass::Own) => {
+        (Credentials::Anonymous, RouteClass::Limited | RouteClass::OwnLimits) => {
             (RequestOutcome::Denied, response::TOO_MANY_ANONYMOUS)
         }
         (Credentials::Anonymous, RouteClass::Other | RouteClass::Unlimited) => {
@@ -556,10 +556,10 @@ async fn decide(
 ) -> Option<RateLimitDecision> {
     let incoming = request.unchecked_ref();
     let decision = match (credentials, route.class, context.config.users) {
-        (Credentials::User(user), RouteClass::Own, _) => {
+        (Credentials::User(user), RouteClass::OwnLimits, _) => {
             limiter::own(context, incoming, &route.limits, address, Some(user)).await?
         }
-        (Credentials::Anonymous, RouteClass::Own, _) => {
+        (Credentials::Anonymous, RouteClass::OwnLimits, _) => {
             limiter::own(context, incoming, &route.limits, address, None).await?
         }
         (Credentials::User(user), RouteClass::Limited, Some(limits)) => {
@@ -595,7 +595,7 @@ fn address(context: &RequestContext<'_>, headers: &AddressHeaders<'_>) -> Client
     address
 }
 
-/// Answers a preflight. It is never counted: the browser sends it by itself, before the request that counts.
+/// Answers a preflight. It is never counted: the browser sends it on its own, before the request that counts.
 fn preflight(
     context: &RequestContext<'_>,
     origin: Option<&str>,

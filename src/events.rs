@@ -24,7 +24,7 @@ pub(crate) fn report(bindings: &Bindings, event: Event, request_id: Option<&str>
         | Event::AddressUnknown
         | Event::ClientAborted
         | Event::ClientSlow
-        | Event::CountsNotTaken => console_warn!("{line}"),
+        | Event::ReportRejected => console_warn!("{line}"),
         _ => console_error!("{line}"),
     }
     if let Some(metrics) = bindings.metrics() {

@@ -137,8 +137,8 @@ pub(crate) async fn send(
             Problem::new(413, "Content Too Large", detail)
         }
         Some(glue::CLIENT_ABORTED) => {
-            context.report(Event::ClientAborted, "the body broke off");
-            Problem::new(400, "Bad Request", "The body broke off.")
+            context.report(Event::ClientAborted, "the body ended early");
+            Problem::new(400, "Bad Request", "The body ended early.")
         }
         Some(glue::CLIENT_SLOW) => {
             let detail = format!("no complete body within {} ms", config.upload_timeout_ms);

@@ -72,7 +72,7 @@ impl Issuers {
 }
 
 /// Whether a claim cannot name a holder: registered claims other than `sub` do not identify a user.
-pub(crate) fn is_no_holder(claim: &str) -> bool {
+pub(crate) fn is_not_a_holder_claim(claim: &str) -> bool {
     ["iss", "aud", "exp", "nbf", "iat", "jti"].contains(&claim)
 }
 
@@ -171,16 +171,16 @@ fn keys(
         return Keys::default();
     };
     if SETTINGS.contains(&named.as_str()) && !SECRETS.contains(&named.as_str()) {
-        fail(".secret: this is a setting that others may read; expected the name of a secret");
+        fail(".secret: this is a plain variable, which others can read; expected the name of a secret");
         return Keys::default();
     }
     let Some(secret) = secret(&named) else {
-        fail(".secret: there is no secret of this name; add it by `wrangler secret put`");
+        fail(".secret: there is no secret with this name; add it with `wrangler secret put`");
         return Keys::default();
     };
     let keys = Keys::from_secret(secret.as_bytes());
     if !taken.secrets.insert(secret) {
-        fail(".secret: it is also used elsewhere; expected a secret of this issuer alone");
+        fail(".secret: it is also used elsewhere; expected a secret that only this issuer uses");
     }
     keys.unwrap_or_else(|error| {
         fail(&format!(".secret: {error}"));
@@ -217,7 +217,7 @@ fn expected(
         taken.namespaces.push(namespace);
     }
     let holder_claim = text(members, "holder_claim", fail).filter(|claim| claim != "sub");
-    if holder_claim.as_deref().is_some_and(is_no_holder) {
+    if holder_claim.as_deref().is_some_and(is_not_a_holder_claim) {
         fail(".holder_claim: expected the claim that names an organisation, such as `org_id`");
     }
     let mut claims: Vec<RequiredClaim> = Vec::new();

@@ -48,7 +48,7 @@ pub(crate) fn schedule(bindings: &Bindings, config: &Rc<Config>) {
         if let Some(report) = report {
             match send(&config, &url, &report).await {
                 Ok(()) => tally::with(|tally| tally.acknowledge(&report.id)),
-                Err(reason) => events::report(&bindings, Event::CountsNotTaken, None, &reason),
+                Err(reason) => events::report(&bindings, Event::ReportRejected, None, &reason),
             }
         }
         Ok(JsValue::UNDEFINED)

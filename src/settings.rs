@@ -272,7 +272,7 @@ impl<'a> Reader<'a> {
                     continue;
                 }
                 error.push_str(&format!(
-                    " If it belongs to other code, set {setting} as well, even if to an empty text."
+                    " If other code uses it, also set {setting}, even to an empty value."
                 ));
             }
             self.errors.push(error);

@@ -36,7 +36,7 @@ impl Process {
         self.0.id()
     }
 
-    /// Whether it has ended by itself.
+    /// Whether it has ended on its own.
     pub(super) fn has_ended(&mut self) -> bool {
         !matches!(self.0.try_wait(), Ok(None))
     }

@@ -57,13 +57,13 @@ type Job struct {
 	Service string
 	// Args is encoded as a JSON object.
 	Args any
-	// Amount is the most that the job may use. Nil: set by the service.
+	// Amount is the maximum that the job may use. Nil: set by the service.
 	Amount *int64
 	// IdempotencyKey makes the same submission within 24 hours return the same job.
 	IdempotencyKey string
 	// RunAt is when the job runs. Zero: now.
 	RunAt time.Time
-	// Priority is 1, the first, to 4. Zero: 1.
+	// Priority is 1 (first) to 4. Zero: 1.
 	Priority int
 }
 

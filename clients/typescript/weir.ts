@@ -60,13 +60,13 @@ export interface Job {
 
 /** Options of a submission. */
 export interface Options {
-  /** The most that the job may use. Default: set by the service. */
+  /** The maximum amount that the job may use. Default: set by the service. */
   amount?: number;
   /** The same submission with the same key within 24 hours returns the same job. */
   idempotencyKey?: string;
   /** Default: now. */
   runAt?: Date;
-  /** 1, the first, to 4. */
+  /** 1 (first) to 4. */
   priority?: 1 | 2 | 3 | 4;
 }
 
@@ -83,7 +83,7 @@ export interface WorkOptions {
   signal?: AbortSignal;
   /** The schema of River's tables. */
   riverSchema?: string;
-  /** Milliseconds between two looks for jobs of which no notification arrives. */
+  /** Milliseconds between two checks for jobs without a notification. */
   poll?: number;
 }
 
@@ -249,16 +249,16 @@ export class Weir {
     let pause: number = PAUSES[0];
     try {
       while (!signal?.aborted) {
-        const woken = new Promise<void>((resolve) => {
+        const notified = new Promise<void>((resolve) => {
           wake = resolve;
         });
         try {
           const worked = await this.#turn(sql, queues, worker, handle, lost, signal);
           pause = PAUSES[0];
-          if (!worked && !signal?.aborted) await firstOf(woken, poll);
+          if (!worked && !signal?.aborted) await firstOf(notified, poll);
         } catch (error) {
           if (!isLostConnection(error)) throw error;
-          await firstOf(woken, pause);
+          await firstOf(notified, pause);
           pause = Math.min(2 * pause, PAUSES[1]);
         }
       }

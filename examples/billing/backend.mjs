@@ -145,11 +145,11 @@ async function reportUsage() {
     for (; count < events.length; count++) await report(events[count]);
   } finally {
     // Also before an event that failed: Stripe may forget identifiers after a day, and an outage may last longer.
-    if (count > 0) await keep(count === events.length ? next : (await read(count)).next);
+    if (count > 0) await saveCursor(count === events.length ? next : (await read(count)).next);
   }
 }
 
-async function keep(cursor) {
+async function saveCursor(cursor) {
   await writeFile(`${CURSOR_FILE}.new`, cursor);
   await rename(`${CURSOR_FILE}.new`, CURSOR_FILE);
 }

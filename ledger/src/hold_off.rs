@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// The time that ended entries are kept, so that [`HoldOff::may_try`] lets a single caller retry.
-const KEPT: Duration = Duration::from_secs(5);
+const ENDED_RETENTION: Duration = Duration::from_secs(5);
 
 /// Remembers holders for which a wait failed: another transaction has their lock, or PostgreSQL refuses their
 /// statements. Callers avoid them for a while, so that they delay no one else.
 #[derive(Debug)]
 pub struct HoldOff<K = Uuid> {
-    lasts: Duration,
+    duration: Duration,
     until: HashMap<K, Instant>,
     pruned: Instant,
 }
@@ -21,9 +21,9 @@ pub struct HoldOff<K = Uuid> {
 impl<K: Copy + Eq + Hash> HoldOff<K> {
     /// An empty instance that avoids each holder for this long.
     #[must_use]
-    pub fn new(lasts: Duration) -> Self {
+    pub fn new(duration: Duration) -> Self {
         Self {
-            lasts,
+            duration,
             until: HashMap::new(),
             pruned: Instant::now(),
         }
@@ -32,11 +32,11 @@ impl<K: Copy + Eq + Hash> HoldOff<K> {
     /// Starts to avoid this holder.
     pub fn start(&mut self, holder: K) {
         let now = Instant::now();
-        if now.duration_since(self.pruned) > KEPT {
+        if now.duration_since(self.pruned) > ENDED_RETENTION {
             self.pruned = now;
-            self.until.retain(|_, until| *until + KEPT > now);
+            self.until.retain(|_, until| *until + ENDED_RETENTION > now);
         }
-        self.until.insert(holder, now + self.lasts);
+        self.until.insert(holder, now + self.duration);
     }
 
     /// Stops avoiding this holder.
@@ -61,7 +61,7 @@ impl<K: Copy + Eq + Hash> HoldOff<K> {
         };
         let is_over = *until <= now;
         if is_over {
-            *until = now + self.lasts;
+            *until = now + self.duration;
         }
         is_over
     }

@@ -77,7 +77,7 @@ pub fn comparable(value: &Value) -> Value {
 /// The value with its numbers as River's clients write them: 64-bit integers unchanged, others as doubles. A number
 /// larger than any double stays unchanged. Zero has no sign, as in PostgreSQL, which stores the arguments.
 #[must_use]
-pub fn as_rivers(value: &Value) -> Value {
+pub fn with_river_numbers(value: &Value) -> Value {
     with_numbers(value, &|number| {
         if is_whole(number) {
             return number.clone();
@@ -185,23 +185,23 @@ pub fn json_bytes(value: &Value) -> usize {
             _ => members.div_ceil(MIN_MEMBERS),
         }
     }
-    fn elsewhere(value: &Value) -> usize {
+    fn heap_size(value: &Value) -> usize {
         match value {
             Value::Null | Value::Bool(_) => 0,
             Value::Number(number) => number.as_str().len().max(MIN_TEXT),
             Value::String(text) => text.capacity(),
             Value::Array(items) => {
-                items.capacity() * size_of::<Value>() + items.iter().map(elsewhere).sum::<usize>()
+                items.capacity() * size_of::<Value>() + items.iter().map(heap_size).sum::<usize>()
             }
             Value::Object(members) => {
                 let texts = members
                     .iter()
-                    .map(|(name, value)| name.capacity() + elsewhere(value));
+                    .map(|(name, value)| name.capacity() + heap_size(value));
                 nodes(members.len()) * NODE + texts.sum::<usize>()
             }
         }
     }
-    size_of::<Value>() + elsewhere(value)
+    size_of::<Value>() + heap_size(value)
 }
 
 #[cfg(test)]
@@ -325,7 +325,7 @@ mod tests {
             ("12345678901234567890123", "1.2345678901234568e+22"),
             ("1e400", "1e+400"),
         ] {
-            let of = as_rivers(&value(&format!(r#"{{"n": [{text}]}}"#)));
+            let of = with_river_numbers(&value(&format!(r#"{{"n": [{text}]}}"#)));
             let encoded = riverqueue::encoding::encode_args(&of).unwrap();
             assert_eq!(encoded.get(), format!(r#"{{"n":[{rivers}]}}"#), "{text}");
         }

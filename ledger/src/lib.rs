@@ -3,7 +3,7 @@
 //! This crate uses PostgreSQL and River's tables. It knows nothing about HTTP, the environment or the work of a job. A
 //! [`Reserver`](reservation::Reserver) admits submissions in groups; [`reservation::reserve`] does the same inside the
 //! caller's transaction. A [`Settler`](settlement::Settler) releases the quota and slot of an ended job.
-//! [`reconciliation`] finds jobs that ended elsewhere, and [`audit`] proves that the sums are correct.
+//! [`reconciliation`] finds jobs that other clients ended, and [`audit`] checks that the sums are correct.
 
 mod access_log;
 pub mod attempts;

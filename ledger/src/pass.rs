@@ -37,7 +37,7 @@ impl<C: Copy> Pass<C> {
         self.after
     }
 
-    /// Whether a pass is under way.
+    /// Whether a pass is in progress.
     #[must_use]
     pub const fn is_under_way(&self) -> bool {
         self.after.is_some()

@@ -47,7 +47,7 @@ pub fn key(
     }
     let chosen: Map<String, Value> = chosen
         .into_iter()
-        .map(|(member, value)| (member, json::as_rivers(value)))
+        .map(|(member, value)| (member, json::with_river_numbers(value)))
         .collect();
     let encoded = riverqueue::encoding::encode_args(&chosen).ok();
     Ok(encoded.map(|args| {

@@ -55,7 +55,7 @@ Settings come from the environment. Weir refuses to start on invalid settings an
   FAIRNESS_..., ..._WORKERS     slots by plan, pool sizes (LEND_IDLE_WORKERS: whether lanes lend idle workers)
   OTEL_EXPORTER_OTLP_ENDPOINT   where to send traces, by OTLP over HTTP [default: nowhere]. OTEL_SERVICE_NAME,
                                 OTEL_TRACES_SAMPLER and others as OpenTelemetry defines them
-Each secret can be in a file: DATABASE_URL_FILE and the like.
+To read a secret from a file, append _FILE to the name of its variable: DATABASE_URL_FILE.
 docs/reference/settings.md lists all settings; deploy/weir.env.example has the defaults.
 
 weir.toml has a [[service]] for each kind of job. It sets the pools, the timeout, the retry policy (`retry`), and the
@@ -80,7 +80,8 @@ pub(crate) struct Cli {
 enum Command {
     /// Bring the database and its meters and plans up to date; safe to repeat and to run concurrently.
     ///
-    /// `migrate` leaves other programs' tables as they are; it checks first, and prints what to set.
+    /// `migrate` does not change other programs' tables. It checks the database first, and prints what to set if there
+    /// is a conflict.
     #[command(after_help = "\
 Examples:
   weir migrate
@@ -105,7 +106,7 @@ Examples:
         #[arg(long, value_delimiter = ',')]
         service: Vec<String>,
     },
-    /// Lead: run retries, periodic jobs, cleaning and reconciliation.
+    /// Run the scheduler: retries, periodic jobs, cleaning and reconciliation.
     #[command(after_help = "\
 Examples:
   weir schedule
@@ -123,13 +124,13 @@ Examples:
   weir token --tier pro
   weir token --tier free --user 7e1f1d9e-3c87-4d2c-9a6e-9d6a9d1b9c11 --ttl 8h")]
     Token(Token),
-    /// Check the invariants on the database; exit code 1 if one is violated.
+    /// Check the database's invariants; exit code 1 if any is violated.
     #[command(after_help = "\
 Examples:
   weir audit
   weir audit --json | jq '.[] | select(.violations != [])'")]
     Audit(Audit),
-    /// Show the leaders, the throughput, and what holds each lane back.
+    /// Show the leaders, the throughput, and why the jobs of each lane wait.
     #[command(after_help = "\
 Examples:
   weir status --watch
@@ -146,7 +147,7 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Create, list and revoke service keys, with which backends call the origin.
+    /// Create, list and revoke the service keys that backends use to call the origin.
     #[command(
         subcommand,
         after_help = "\
@@ -171,7 +172,7 @@ Example:
   weir usage archive --before 2026-01-01T00:00:00Z --to usage-2025.jsonl"
     )]
     Usage(Usage),
-    /// Take over the users, subscriptions, usage and reservations of an existing product.
+    /// Import the users, subscriptions, usage and reservations of an existing product.
     ///
     /// `import` reads tables or views in a schema of this database, with the columns in docs/how-to/take-over.md. It
     /// writes everything in one transaction, or lists the rows that it cannot import. A repeated import changes nothing.
@@ -180,7 +181,7 @@ Examples:
   weir import --from takeover --dry-run
   weir import --from takeover")]
     Import(Import),
-    /// Manage webhooks, which receive events: finished jobs, quota thresholds, changes of plan.
+    /// Manage webhooks, which receive events: finished jobs, quota thresholds, plan changes.
     #[command(
         subcommand,
         after_help = "\
@@ -189,7 +190,7 @@ Examples:
   weir webhook replay 0192f0c1-5a4e-7c3b-9a55-3f1c2d4e5f60 --undelivered-since 2026-01-31T00:00:00Z"
     )]
     Webhook(Webhook),
-    /// Print a script that completes this command in a shell.
+    /// Print a completion script for a shell.
     #[command(after_help = "\
 Examples:
   weir completions bash > /etc/bash_completion.d/weir

@@ -216,7 +216,8 @@ impl AddressKey {
         }
     }
 
-    /// The key of all addresses with the same first bits, for an IPv6 prefix of 48 to 64 bits. Other keys stay as they are.
+    /// The key of all addresses with the same first bits, for an IPv6 prefix of 48 to 64 bits. Other keys stay
+    /// unchanged.
     #[must_use]
     pub fn within(self, ipv6_prefix: u32) -> Self {
         match self {

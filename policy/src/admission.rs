@@ -36,12 +36,12 @@ impl Allowance {
     /// The usage and reservations above a soft limit that no grant pays for.
     #[must_use]
     pub fn overage(&self) -> i64 {
-        let of_plan = self
+        let plan_remaining = self
             .used
             .saturating_add(self.reserved)
             .saturating_sub(self.from_grants);
         match (self.limit, self.max_accepted()) {
-            (Some(limit), Some(most)) if most > limit => of_plan.saturating_sub(limit).max(0),
+            (Some(limit), Some(most)) if most > limit => plan_remaining.saturating_sub(limit).max(0),
             _ => 0,
         }
     }
@@ -62,7 +62,7 @@ impl Allowance {
 
     /// The unused part of the plan's limit, never below zero; `None` is unlimited.
     #[must_use]
-    pub fn of_plan(&self) -> Option<i64> {
+    pub fn plan_remaining(&self) -> Option<i64> {
         self.limit.map(|limit| self.left_of(limit))
     }
 
@@ -122,7 +122,7 @@ pub enum Decision {
     OverQuota,
     /// The window's sums cannot hold the amount: nothing is reserved and nothing is enqueued.
     TooLarge,
-    /// This many jobs wait, the most that the plan allows: nothing is reserved and nothing is enqueued.
+    /// This many jobs wait, the maximum of the plan: nothing is reserved and nothing is enqueued.
     TooManyWaiting(u32),
 }
 
@@ -234,7 +234,7 @@ impl Account {
             return Some(Excess::default());
         };
         let excess = month
-            .of_plan()
+            .plan_remaining()
             .map_or(0, |left| requested.saturating_sub(left).max(0));
         if excess == 0 {
             return Some(Excess::default());

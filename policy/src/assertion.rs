@@ -104,7 +104,7 @@ pub struct SignError(#[from] jsonwebtoken::errors::Error);
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AssertionError {
     /// The request has none.
-    #[error("the request carries no assertion: it did not come through the edge")]
+    #[error("the request has no assertion, so it did not come through the edge")]
     Missing,
     /// It is longer than [`MAX_BYTES`].
     #[error("the assertion is longer than {MAX_BYTES} bytes")]
@@ -404,7 +404,7 @@ fn verified(
         .claims;
 
     if claims.iss != ISSUER || claims.aud != audience {
-        return Err(AssertionError::Malformed("it was not made by the edge for this"));
+        return Err(AssertionError::Malformed("its issuer or audience is wrong"));
     }
     if claims.exp > claims.iat.saturating_add(LIFETIME_SECS) {
         return Err(AssertionError::Malformed("its lifetime is too long"));

@@ -22,7 +22,7 @@ pub struct Ranges(Vec<Range>);
 /// A text that is not a range of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "`{0}` is not a range of addresses; expected one such as `203.0.113.0/24`, `2001:db8::/32` or `203.0.113.7`"
+    "`{0}` is not an address range; expected one such as `203.0.113.0/24`, `2001:db8::/32` or `203.0.113.7`"
 )]
 pub struct RangeError(String);
 

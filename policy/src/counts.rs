@@ -81,7 +81,7 @@ pub enum Event {
     /// The origin did not respond in time.
     OriginTimedOut,
     /// The origin did not accept a report; it will be sent again.
-    CountsNotTaken,
+    ReportRejected,
     /// The edge itself failed.
     #[strum(serialize = "internal_error")]
     Internal,
@@ -116,7 +116,7 @@ impl Counts {
     }
 
     /// The number of these events.
-    pub fn of_event(&self, event: Event) -> u64 {
+    pub fn event_count(&self, event: Event) -> u64 {
         self.events.get(event.name()).copied().unwrap_or(0)
     }
 }
@@ -269,11 +269,11 @@ mod tests {
         assert_eq!(
             (
                 first.counts.of(RequestOutcome::Denied),
-                first.counts.of_event(Event::ShadowDenial)
+                first.counts.event_count(Event::ShadowDenial)
             ),
             (2, 1)
         );
-        assert_eq!(first.counts.of_event(Event::Internal), 0);
+        assert_eq!(first.counts.event_count(Event::Internal), 0);
         assert_eq!((first.counts.requests.len(), first.counts.events.len()), (1, 1));
         tally.request(RequestOutcome::User);
         assert_eq!(tally.report(|| "b".into()), Some(first));

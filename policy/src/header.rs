@@ -24,7 +24,7 @@ const HOP_BY_HOP: [&str; 11] = [
 ];
 
 /// Request headers that the edge does not forward.
-const FOR_THE_EDGE: [&str; 25] = [
+const EDGE_REQUEST_HEADERS: [&str; 25] = [
     // The edge has checked these. A route may let them pass.
     "authorization",
     "cookie",
@@ -59,11 +59,11 @@ const FOR_THE_EDGE: [&str; 25] = [
 
 /// Weir's own headers that clients may send: an anonymous submitter's job token, which only the origin can verify, and
 /// options of a job.
-const OF_CLIENTS: [&str; 3] = ["weir-job-token", "weir-priority", "weir-run-at"];
+const CLIENT_HEADERS: [&str; 3] = ["weir-job-token", "weir-priority", "weir-run-at"];
 
-/// Response headers that the edge does not forward. The edge controls cross-origin access itself, and a client must not
-/// be sent around it.
-const RESPONSE_FOR_THE_EDGE: [&str; 2] = ["access-control-*", "alt-svc"];
+/// Response headers that the edge does not forward. The edge controls cross-origin access itself, and an `alt-svc`
+/// header would let clients bypass the edge.
+const EDGE_RESPONSE_HEADERS: [&str; 2] = ["access-control-*", "alt-svc"];
 
 /// The request headers from which backends commonly read a user's name, set by a proxy that they trust.
 pub const DEFAULT_IDENTITY_HEADERS: &str = "Remote-*, X-Auth-Request-*, X-Auth-User*, X-Authenticated-*, X-Remote-*, \
@@ -76,9 +76,7 @@ pub struct IdentityHeaders(Vec<String>);
 
 /// A text that is not a header name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error(
-    "`{0}` is not a header; expected a name such as `X-User-Id`, or the start of names such as `X-User-*`"
-)]
+#[error("`{0}` is not a header; expected a name such as `X-User-Id`, or a prefix such as `X-User-*`")]
 pub struct HeaderError(String);
 
 impl FromStr for IdentityHeaders {
@@ -108,11 +106,11 @@ impl IdentityHeaders {
             let configured = self.0.iter().map(String::as_str);
             HOP_BY_HOP
                 .into_iter()
-                .chain(FOR_THE_EDGE)
+                .chain(EDGE_REQUEST_HEADERS)
                 .chain(configured)
                 .any(|pattern| matches(pattern, &name))
         };
-        OF_CLIENTS.contains(&name.as_str()) || !ends_here()
+        CLIENT_HEADERS.contains(&name.as_str()) || !ends_here()
     }
 }
 
@@ -123,7 +121,7 @@ pub fn passes_to_client(name: &str) -> bool {
         .into_iter()
         // The body's length belongs to the body, which is passed unchanged.
         .filter(|hop| *hop != "content-length")
-        .chain(RESPONSE_FOR_THE_EDGE)
+        .chain(EDGE_RESPONSE_HEADERS)
         .any(|pattern| matches(pattern, &name))
 }
 
@@ -259,15 +257,15 @@ mod tests {
     proptest! {
         #[test]
         fn header_names_match_in_any_spelling(
-            place in 0..(HOP_BY_HOP.len() + FOR_THE_EDGE.len()), rest in "[a-z-]{0,8}",
+            place in 0..(HOP_BY_HOP.len() + EDGE_REQUEST_HEADERS.len()), rest in "[a-z-]{0,8}",
             marks in proptest::collection::vec(0..3_usize, 40), upper in proptest::collection::vec(any::<bool>(), 40),
         ) {
-            let all: Vec<_> = HOP_BY_HOP.into_iter().chain(FOR_THE_EDGE).collect();
+            let all: Vec<_> = HOP_BY_HOP.into_iter().chain(EDGE_REQUEST_HEADERS).collect();
             let name = match all[place].strip_suffix('*') {
                 Some(start) => format!("{start}{rest}"),
                 None => all[place].to_owned(),
             };
-            prop_assume!(!OF_CLIENTS.contains(&name.as_str()));
+            prop_assume!(!CLIENT_HEADERS.contains(&name.as_str()));
             let spelt: String = name.chars().zip(marks.iter().zip(&upper)).map(|(letter, (mark, upper))| match letter {
                 '-' => ['-', '_', '.'][*mark],
                 letter if *upper => letter.to_ascii_uppercase(),

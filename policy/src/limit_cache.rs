@@ -1,4 +1,4 @@
-//! A cache of counting results in an isolate of the edge. With it, the isolate denies a blocked address by itself, and
+//! A cache of counting results in an isolate of the edge. With it, the isolate itself denies a blocked address, and
 //! restores the counts of a counting object that has lost its memory.
 
 use std::collections::BTreeMap;
@@ -222,7 +222,7 @@ mod tests {
         cache.remember(ANNE, &admitted(9, 5_000), 10, 1_000);
         cache.remember(ANNE, &DENIED, 10, 1_001);
         assert!(cache.denial(ANNE, 1_002).is_some());
-        // Under a higher limit, this would not block by itself.
+        // Under a higher limit, this alone would not block.
         cache.remember(ANNE, &admitted(10, 5_000), 20, 1_002);
         cache.remember(ANNE, &admitted(11, 5_000), 20, 1_002);
         assert!(cache.denial(ANNE, 1_003).is_some());

@@ -7,7 +7,8 @@ use crate::address::AddressKey;
 use crate::prefix_counters::{Limits, PrefixCounters, ScopedResult};
 use crate::window::{KnownUsage, SnapshotError};
 
-/// The most limits of one set: a packed result has room for no more, and all counts share the 2 MB of a stored value.
+/// The maximum number of limits in a set. A packed result has no room for more, and all counts share the 2 MB of a
+/// stored value.
 pub const MAX_LIMITS: usize = 4;
 
 /// The counts of many addresses or users against the same limits.

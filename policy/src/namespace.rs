@@ -1,4 +1,4 @@
-//! The users of several issuers. Subjects of the first issuer stay as they are. Subjects of any other issuer get its name
+//! The users of several issuers. Subjects of the first issuer stay unchanged. Subjects of any other issuer get its name
 //! as a prefix, so that equal subjects of two issuers are two users.
 
 use crate::subject::{Identity, Subject, SubjectError};

@@ -19,7 +19,7 @@ pub enum RouteClass {
     /// Any other request, such as polling a job. The policy is looser, and applies only to anonymous clients.
     Other,
     /// Counted exactly, by the route's own limits.
-    Own,
+    OwnLimits,
     /// Not counted.
     Unlimited,
 }
@@ -153,7 +153,7 @@ pub enum RouteError {
     #[error("`{0}` is not a route; expected a method and a path under /api/, such as `POST /api/jobs/`")]
     Malformed(String),
     /// The list is empty, so nothing would be limited.
-    #[error("no route; expected at least one, such as `POST /api/jobs/`")]
+    #[error("it lists no route; expected at least one, such as `POST /api/jobs/`")]
     None,
 }
 
@@ -218,7 +218,7 @@ impl Routes {
                 })
                 .collect(),
             _ => {
-                errors.push(format!("{name}: expected a list of one route at least"));
+                errors.push(format!("{name}: expected a list of at least one route"));
                 Vec::new()
             }
         };
@@ -305,10 +305,7 @@ impl<'a> Members<'a> {
             .and_then(Pattern::parse)
         {
             Some(path) => Some(path),
-            None => self.wrong(
-                "path",
-                "a path such as `/v1/users`, or the start of paths such as `/v1/*`",
-            ),
+            None => self.wrong("path", "a path such as `/v1/users`, or a prefix such as `/v1/*`"),
         };
         let signed_in = match self.members.get("callers") {
             None => false,
@@ -339,7 +336,7 @@ impl<'a> Members<'a> {
             (RouteClass::Unlimited, false) => self
                 .wrong("skip", "no `skip: true` with limits")
                 .unwrap_or(RouteClass::Unlimited),
-            (_, false) => RouteClass::Own,
+            (_, false) => RouteClass::OwnLimits,
         };
         let path = path?;
         let own = |(by, limits): (CountedBy, _)| LimitGroup {
@@ -749,7 +746,7 @@ mod tests {
         };
         let some = routes(200);
         let (first, second) = (&some.0[0], &some.0[1]);
-        assert_eq!(first.class, RouteClass::Own);
+        assert_eq!(first.class, RouteClass::OwnLimits);
         let seen: Vec<Vec<_>> = first
             .limits
             .iter()

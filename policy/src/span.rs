@@ -24,7 +24,7 @@ impl Span {
     pub const ALL: [Self; 4] = [Self::Month, Self::Day, Self::Hour, Self::Minute];
 
     /// The spans of the clock, which are the same for all subscriptions.
-    pub const OF_THE_CLOCK: [Self; 3] = [Self::Day, Self::Hour, Self::Minute];
+    pub const CLOCK_SPANS: [Self; 3] = [Self::Day, Self::Hour, Self::Minute];
 
     /// The name in the database, in `weir.toml` and in answers.
     #[must_use]
@@ -73,8 +73,8 @@ impl Span {
     }
 
     /// The spans of a set, other than the month.
-    pub fn of_bits(bits: i16) -> impl Iterator<Item = Self> {
-        Self::OF_THE_CLOCK
+    pub fn from_bits(bits: i16) -> impl Iterator<Item = Self> {
+        Self::CLOCK_SPANS
             .into_iter()
             .filter(move |span| bits & span.bit() != 0)
     }
@@ -104,7 +104,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_second_is_in_exactly_one_window(second in -10_000_000_000_i64..10_000_000_000) {
-            for span in Span::OF_THE_CLOCK {
+            for span in Span::CLOCK_SPANS {
                 let (start, length) = (span.start(second).unwrap(), span.seconds().unwrap());
                 prop_assert!((start..start + length).contains(&second));
                 prop_assert_eq!(span.start(start), Some(start));
@@ -114,7 +114,7 @@ mod tests {
 
         #[test]
         fn span_sets_survive_conversion_to_bits_and_back(bits in 0..8_i16) {
-            prop_assert_eq!(Span::of_bits(bits).map(Span::bit).sum::<i16>(), bits);
+            prop_assert_eq!(Span::from_bits(bits).map(Span::bit).sum::<i16>(), bits);
         }
     }
 }

@@ -81,7 +81,7 @@ pub enum TokenError {
     #[error("the token is not valid yet")]
     NotYetValid,
     /// It comes from another issuer or is for another audience.
-    #[error("the token was not made for this service")]
+    #[error("the token was issued for another service")]
     WrongIssuerOrAudience,
     /// Its type is another one than access token, such as refresh token or ID token.
     #[error("the token is not an access token")]
@@ -286,7 +286,7 @@ impl Claims {
 
     /// Whether the claim `aud`, one text or several (RFC 7519, 4.1.3), names one of these audiences.
     fn is_for(&self, audiences: &[String]) -> Result<bool, TokenError> {
-        let reason = TokenError::Malformed("its claim aud is neither text nor a list of texts");
+        let reason = TokenError::Malformed("its aud claim is neither a string nor a list of strings");
         let named = match self.named("aud") {
             None => &[][..],
             Some(Value::Array(several)) => several.as_slice(),
@@ -502,15 +502,15 @@ fn unread_header(token: &str, error: jsonwebtoken::errors::Error) -> TokenError 
 
 fn check(claims: &Claims, expected: &Expected, now: u64) -> Result<User, TokenError> {
     let expires_at = claims
-        .date("exp", "its claim exp is not a date in seconds")?
-        .ok_or(TokenError::Malformed("it has no claim exp"))?;
-    let not_before = claims.date("nbf", "its claim nbf is not a date in seconds")?;
-    claims.date("iat", "its claim iat is not a date in seconds")?;
+        .date("exp", "its exp claim is not a time in seconds")?
+        .ok_or(TokenError::Malformed("it has no exp claim"))?;
+    let not_before = claims.date("nbf", "its nbf claim is not a time in seconds")?;
+    claims.date("iat", "its iat claim is not a time in seconds")?;
     let issuer = match claims.named("iss") {
         Some(issuer) => Some(
             issuer
                 .as_str()
-                .ok_or(TokenError::Malformed("its claim iss is not text"))?,
+                .ok_or(TokenError::Malformed("its iss claim is not a string"))?,
         ),
         None => None,
     };
@@ -547,9 +547,9 @@ fn identity(claims: &Claims, holder_claim: Option<&str>) -> Result<Identity, Tok
     let subject = claims
         .0
         .get("sub")
-        .ok_or(TokenError::Malformed("it has no claim sub"))?
+        .ok_or(TokenError::Malformed("it has no sub claim"))?
         .as_str()
-        .ok_or(TokenError::Malformed("its claim sub is not text"))?;
+        .ok_or(TokenError::Malformed("its sub claim is not a string"))?;
     let subject: Subject = subject.parse().map_err(|error| {
         TokenError::Malformed(match error {
             SubjectError::Empty => "its subject is empty",
@@ -711,7 +711,10 @@ mod tests {
         }
         // RFC 7519, 4.1.2: `sub` is a string.
         let number = verified(&json!({"sub": 17, "exp": NOW + 60}));
-        assert_eq!(number, Err(TokenError::Malformed("its claim sub is not text")));
+        assert_eq!(
+            number,
+            Err(TokenError::Malformed("its sub claim is not a string"))
+        );
     }
 
     fn holder_by(claim: &str, mut claims: Value) -> Result<String, TokenError> {

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use crate::address::AddressKey;
 
-/// The largest limit that can be configured: the most that fits into [`LimitResult::pack`].
+/// The largest limit that can be configured: the maximum that fits into [`LimitResult::pack`].
 pub const MAX_LIMIT: u32 = (1 << 20) - 1;
 
 /// The longest window that can be configured, in milliseconds: a day.
@@ -158,7 +158,7 @@ impl Window {
         }
     }
 
-    /// Raises the count to the usage that the caller remembers. A sliding window stays as it is, because the caller
+    /// Raises the count to the usage that the caller remembers. A sliding window stays unchanged, because the caller
     /// does not know the times of its requests.
     fn catch_up(&mut self, known: KnownUsage, policy: &Policy, now: u64) {
         let Self::Fixed { start, used } = self else { return };

@@ -162,7 +162,7 @@ function restarted(signal: NodeJS.Signals): Does {
   };
 }
 
-/** Fails that many COMMITs, or as many as arrive in the time. */
+/** Fails the first `count` COMMITs that arrive within the fault's duration. */
 async function commitsFail(
   { proxy }: DatabaseBehindProxy,
   { count, lasts }: Fault,

@@ -94,8 +94,8 @@ test("a report that the origin does not accept is repeated under the same id", a
   // Two reports were refused. On a busy machine, the response that accepts the third may arrive too late.
   assert.ok(same.length >= 3, `${same.length} times the same until it is accepted`);
   for (const report of same) assert.deepEqual(report, same[0]);
-  assert.equal(next.events.counts_not_taken, same.length - 1);
-  const [refusal] = await edge.logged("counts_not_taken");
+  assert.equal(next.events.report_rejected, same.length - 1);
+  const [refusal] = await edge.logged("report_rejected");
   assert.match(refusal ?? "", /503/);
 });
 
@@ -168,5 +168,5 @@ test("while the origin is unreachable, limits still apply", async () => {
     assert.equal((await submit(edge, "203.0.113.1")).status, sent < 10 ? 502 : 429);
     await wait(50);
   }
-  await edge.logged("counts_not_taken");
+  await edge.logged("report_rejected");
 });

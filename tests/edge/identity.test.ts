@@ -154,15 +154,15 @@ test("JWT_REQUIRED_CLAIMS names claims that tokens must have", async () => {
 
 test("a claim of another type is refused by its name", async () => {
   for (const [claims, reason] of [
-    [{ sub: 17 }, "its claim sub is not text"],
-    [{ sub: undefined }, "it has no claim sub"],
-    [{ exp: null }, "its claim exp is not a date in seconds"],
-    [{ exp: "tomorrow" }, "its claim exp is not a date in seconds"],
-    [{ exp: undefined }, "it has no claim exp"],
-    [{ nbf: null }, "its claim nbf is not a date in seconds"],
-    [{ iat: null }, "its claim iat is not a date in seconds"],
-    [{ iss: 5 }, "its claim iss is not text"],
-    [{ aud: [5] }, "its claim aud is neither text nor a list of texts"],
+    [{ sub: 17 }, "its sub claim is not a string"],
+    [{ sub: undefined }, "it has no sub claim"],
+    [{ exp: null }, "its exp claim is not a time in seconds"],
+    [{ exp: "tomorrow" }, "its exp claim is not a time in seconds"],
+    [{ exp: undefined }, "it has no exp claim"],
+    [{ nbf: null }, "its nbf claim is not a time in seconds"],
+    [{ iat: null }, "its iat claim is not a time in seconds"],
+    [{ iss: 5 }, "its iss claim is not a string"],
+    [{ aud: [5] }, "its aud claim is neither a string nor a list of strings"],
   ] as const) {
     const bearer = await signed({ sub: user, exp: 4_000_000_000, ...claims });
     assert.equal(await outcome(bearer), `401 The token is malformed: ${reason}.`);

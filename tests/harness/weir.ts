@@ -31,7 +31,7 @@ export function weirEnvironment(
   };
 }
 
-/** Runs the binary `weir` to its end: the one under test, or another. */
+/** Runs the binary `weir` to completion: the one under test, or another. */
 export function weir(args: string[], env: NodeJS.ProcessEnv, binary = required("WEIR_TEST_BINARY")): Promise<Ran> {
   return new Promise((done, failed) => {
     const child = spawn(binary, args, { cwd: root, env, stdio: ["ignore", "pipe", "pipe"] });

@@ -170,7 +170,7 @@ handler = { type = "http", url = "${await endpoint(t)}", private = true, amount 
   assert.match(status.stdout, /^failover {2,}to timeline 2, /m);
   const ready = (await (await fetch(`${origin.url}/readyz`)).json()) as { timeline?: number };
   assert.equal(ready.timeline, 2);
-  assert.match(origin.log(), /the database is on a new timeline/);
+  assert.match(origin.log(), /the database failed over to a new timeline/);
   const audit = await weir(["audit"], origin.env);
   assert.equal(audit.code, 0, audit.stdout + audit.stderr);
 });

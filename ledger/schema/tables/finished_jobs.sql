@@ -44,7 +44,7 @@ COMMENT ON COLUMN finished_jobs.error IS
 COMMENT ON COLUMN finished_jobs.output IS
     'The output; null also when it is in job_outputs.';
 COMMENT ON COLUMN finished_jobs.review_at IS
-    'When to delete the job, unless the plan of that time keeps it longer. At most 30 days after the last review.';
+    'When to delete the job, unless the plan at that time keeps it longer. At most 30 days after the last review.';
 
 CREATE INDEX finished_jobs_review ON finished_jobs (review_at);
 CREATE INDEX finished_jobs_user ON finished_jobs (user_id);

@@ -17,7 +17,7 @@ CREATE TABLE grants (
 );
 
 COMMENT ON TABLE grants IS
-    'Bought or given amounts that are used after the monthly limit, the earliest expiry first.';
+    'Bought or given amounts. They are used after the monthly limit, those that expire first before others.';
 COMMENT ON COLUMN grants.id IS
     'The grant''s id.';
 COMMENT ON COLUMN grants.user_id IS

@@ -31,7 +31,7 @@ COMMENT ON COLUMN holders.parked IS
 COMMENT ON COLUMN holders.granted_slots IS
     'The slot limit when a slot was last taken; 2147483647 is unlimited.';
 COMMENT ON COLUMN holders.has_grants IS
-    'Whether the user ever had a grant of this meter. Without one, nothing looks for grants.';
+    'Whether the user ever had a grant of this meter. If not, grants are not looked up.';
 COMMENT ON COLUMN holders.changes IS
     'The number of changes of the counters.';
 COMMENT ON COLUMN holders.generation IS

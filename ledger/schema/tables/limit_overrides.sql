@@ -35,7 +35,7 @@ COMMENT ON COLUMN limit_overrides.minute IS
 COMMENT ON COLUMN limit_overrides.slots IS
     'Slots instead of the plan''s.';
 COMMENT ON COLUMN limit_overrides.expires_at IS
-    'Until when the override is in force; null: without end.';
+    'When the override ends; null: never.';
 COMMENT ON COLUMN limit_overrides.changed_at IS
     'Maintenance promotes parked jobs of holders with a recently changed override.';
 

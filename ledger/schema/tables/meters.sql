@@ -6,7 +6,7 @@ CREATE TABLE meters (
 );
 
 COMMENT ON TABLE meters IS
-    'The thing that is counted. `weir migrate` brings the meters of weir.toml here.';
+    'The kinds of usage that are counted. `weir migrate` copies them from weir.toml.';
 COMMENT ON COLUMN meters.name IS
     'The meter''s name.';
 COMMENT ON COLUMN meters.unit IS

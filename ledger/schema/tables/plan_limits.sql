@@ -44,13 +44,13 @@ COMMENT ON COLUMN plan_limits.slots IS
 COMMENT ON COLUMN plan_limits.counted IS
     'A bit set of the shorter windows in which any plan limits the meter: 1 day, 2 hour, 4 minute.';
 COMMENT ON COLUMN plan_limits.month_ceiling IS
-    'Up to which amount more than the limit is accepted; null: the limit is hard.';
+    'The amount up to which usage over the limit is accepted; null: the limit is hard.';
 COMMENT ON COLUMN plan_limits.day_ceiling IS
-    'Up to where a soft limit of a day accepts more.';
+    'The ceiling of a soft daily limit.';
 COMMENT ON COLUMN plan_limits.hour_ceiling IS
-    'Up to where a soft limit of an hour accepts more.';
+    'The ceiling of a soft hourly limit.';
 COMMENT ON COLUMN plan_limits.minute_ceiling IS
-    'Up to where a soft limit of a minute accepts more.';
+    'The ceiling of a soft limit per minute.';
 
 CREATE TRIGGER count_limited_windows AFTER INSERT OR DELETE OR UPDATE OF day, hour, minute ON plan_limits
     FOR EACH STATEMENT EXECUTE FUNCTION count_limited_windows();

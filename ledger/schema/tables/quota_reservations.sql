@@ -50,7 +50,7 @@ COMMENT ON COLUMN quota_reservations.windows IS
 COMMENT ON COLUMN quota_reservations.from_grants IS
     'The part of reserved_amount that was drawn on grants.';
 COMMENT ON COLUMN quota_reservations.due_at IS
-    'When the job asks for a slot; null when it has asked already, or asks with its next attempt.';
+    'When the job requests a slot; null when it has requested one, or will with its next attempt.';
 COMMENT ON COLUMN quota_reservations.progress IS
     'The last progress of the attempt: attempt, fraction, message.';
 COMMENT ON COLUMN quota_reservations.overage IS

@@ -28,9 +28,9 @@ COMMENT ON COLUMN usage_events.user_id IS
 COMMENT ON COLUMN usage_events.event_type IS
     'The meter.';
 COMMENT ON COLUMN usage_events.analysis_id IS
-    'As ADR-21 has it; Weir leaves it null.';
+    'A column of ADR-21; Weir leaves it null.';
 COMMENT ON COLUMN usage_events.document_id IS
-    'As ADR-21 has it; Weir leaves it null.';
+    'A column of ADR-21; Weir leaves it null.';
 COMMENT ON COLUMN usage_events.quota_amount IS
     'The charge, in the meter''s unit; an adjustment may be negative.';
 COMMENT ON COLUMN usage_events.created_at IS

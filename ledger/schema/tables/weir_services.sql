@@ -35,7 +35,7 @@ COMMENT ON COLUMN weir_services.amount_member IS
 COMMENT ON COLUMN weir_services.retry_base IS
     'Seconds, like retry_max; null leaves retries to River''s policy.';
 COMMENT ON COLUMN weir_services.retry_factor IS
-    'By what the pause grows with each attempt.';
+    'The factor by which the pause grows with each attempt.';
 COMMENT ON COLUMN weir_services.retry_power IS
     'The power of the attempt by which the pause is multiplied.';
 COMMENT ON COLUMN weir_services.retry_max IS

@@ -19,7 +19,7 @@ COMMENT ON COLUMN weir_settings.address_namespace IS
 COMMENT ON COLUMN weir_settings.reservation_ttl IS
     'The lifetime of a reservation without renewal.';
 COMMENT ON COLUMN weir_settings.counts_slots IS
-    'Whether the database enforces slots. This and the following columns are as `weir migrate` read them from the environment.';
+    'Whether the database enforces slots. `weir migrate` sets this column and the following ones from the environment.';
 COMMENT ON COLUMN weir_settings.slots_of_plans IS
     'Slots by plan from the environment; they replace the plans'' own.';
 COMMENT ON COLUMN weir_settings.anonymous_slots IS

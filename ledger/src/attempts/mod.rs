@@ -14,8 +14,8 @@ pub use outstanding::{
     await_answer, claim_of, complete, extend, fail, fail_silent_attempts, record_progress, snooze,
 };
 
-/// The maximum number of attempts that one statement keeps.
-pub const MAX_KEPT: usize = 500;
+/// The maximum number of attempts that one call of [`refresh`] updates.
+pub const MAX_REFRESHED: usize = 500;
 
 /// Moves the `attempted_at` of this River client's running attempts to now, and returns how many it moved. Skips locked
 /// jobs, ended attempts and attempts that another process has taken over.
@@ -23,9 +23,9 @@ pub const MAX_KEPT: usize = 500;
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn keep(client: &Client, client_id: &str, jobs: &[i64], attempts: &[i16]) -> Result<u64, Error> {
+pub async fn refresh(client: &Client, client_id: &str, jobs: &[i64], attempts: &[i16]) -> Result<u64, Error> {
     client
-        .execute(include_str!("sql/keep.sql"), &[&client_id, &jobs, &attempts])
+        .execute(include_str!("sql/refresh.sql"), &[&client_id, &jobs, &attempts])
         .await
 }
 

@@ -68,7 +68,7 @@ pub enum AttemptEnd {
 /// Why a report of an attempt is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum AttemptError {
-    /// The attempt is not under way.
+    /// The attempt is over.
     #[error("the attempt is over")]
     Ended(AttemptEnd),
     /// The report is invalid. The text describes a valid one.
@@ -121,7 +121,7 @@ impl Progress {
             return Ok(());
         }
         Err(AttemptError::Invalid(format!(
-            "a progress has a fraction from 0 to 1, and a message of at most {} bytes",
+            "progress needs a fraction from 0 to 1 and a message of at most {} bytes",
             Self::MAX_MESSAGE
         )))
     }
@@ -186,12 +186,12 @@ pub async fn await_answer(
     })
 }
 
-/// Records a sign of life and the progress of an attempt. Returns the deadline of the next report; `None` while a
+/// Records a heartbeat and the progress of an attempt. Returns the deadline of the next report; `None` while a
 /// process waits for the handler.
 ///
 /// # Errors
 ///
-/// When the attempt is not under way, the progress is invalid, or the database cannot be used.
+/// When the attempt is over, the progress is invalid, or the database cannot be used.
 pub async fn record_progress(
     client: &mut Client,
     claim: Claim<'_>,
@@ -214,7 +214,7 @@ pub async fn record_progress(
 ///
 /// # Errors
 ///
-/// When the attempt is not under way, the output cannot be stored, or the database cannot be used.
+/// When the attempt is over, the output cannot be stored, or the database cannot be used.
 pub async fn complete(
     client: &mut Client,
     claim: Claim<'_>,
@@ -243,7 +243,7 @@ pub async fn complete(
 ///
 /// # Errors
 ///
-/// When the attempt is not under way, or the database cannot be used.
+/// When the attempt is over, or the database cannot be used.
 pub async fn fail(client: &mut Client, claim: Claim<'_>, failure: &Failure) -> Result<String, AttemptError> {
     let transaction = begin(client).await?;
     let Some(attempt) = resume(&transaction, claim, false).await? else {
@@ -271,11 +271,11 @@ pub async fn snooze(client: &Client, claim: Claim<'_>, pause: Duration) -> Resul
     Ok(())
 }
 
-/// Asks for more quota for an attempt that is under way, which counts as a sign of life.
+/// Asks for more quota for a current attempt, which counts as a heartbeat.
 ///
 /// # Errors
 ///
-/// When the attempt is not under way, the amount is invalid, or the database cannot be used.
+/// When the attempt is over, the amount is invalid, or the database cannot be used.
 pub async fn extend(
     client: &mut Client,
     claim: Claim<'_>,
@@ -401,7 +401,7 @@ async fn begin(client: &mut Client) -> Result<Transaction<'_>, Error> {
         .isolation_level(IsolationLevel::ReadCommitted)
         .start()
         .await?;
-    // The functions update the counters. A sign of life changes none.
+    // The functions update the counters. A heartbeat changes none.
     transaction
         .batch_execute("SET LOCAL weir.counters = 'kept'")
         .await?;
@@ -416,7 +416,7 @@ async fn lock_holder(transaction: &Transaction<'_>, job_id: i64) -> Result<(), E
     Ok(())
 }
 
-/// Makes the attempt run again, and returns its number; `None` when it is not under way.
+/// Makes the attempt run again, and returns its number; `None` when it is over.
 async fn resume(
     transaction: &Transaction<'_>,
     claim: Claim<'_>,
@@ -459,8 +459,7 @@ async fn record(
     Ok(row.get("outcome"))
 }
 
-/// Records a sign of life. Returns the attempt's number and the deadline of the next report; `None` when it is not
-/// under way.
+/// Records a heartbeat. Returns the attempt's number and the deadline of the next report; `None` when it is over.
 async fn write_progress(
     transaction: &Transaction<'_>,
     claim: Claim<'_>,

@@ -1,4 +1,4 @@
-//! The audit: proves the invariants I1 to I7 in one snapshot, and rebuilds counters that have drifted.
+//! The audit: checks the invariants I1 to I7 in one snapshot, and rebuilds counters that have drifted.
 //!
 //! It checks actual state and not only Weir's columns: jobs that run against slots, owners that are alive, holders with
 //! room and waiting jobs.
@@ -50,7 +50,7 @@ const DRIFTED_COUNTERS: &str = include_str!("sql/i6_counters.sql");
 const CHECKS: [(&str, &str, &str); 15] = [
     (
         "I1",
-        "used + reserved stay within the limit, per user, meter and window",
+        "used + reserved stays within the limit, per user, meter and window",
         include_str!("sql/i1_limits.sql"),
     ),
     (
@@ -60,7 +60,7 @@ const CHECKS: [(&str, &str, &str); 15] = [
     ),
     (
         "I2",
-        "no job of a holder runs without one of its slots",
+        "every running job of a holder has one of its slots",
         include_str!("sql/i2_running.sql"),
     ),
     (
@@ -70,7 +70,7 @@ const CHECKS: [(&str, &str, &str); 15] = [
     ),
     (
         "I4",
-        "no reservation outlives its job by more than seconds",
+        "no reservation outlives its job by more than a few seconds",
         include_str!("sql/i4_outlived.sql"),
     ),
     (
@@ -80,32 +80,32 @@ const CHECKS: [(&str, &str, &str); 15] = [
     ),
     (
         "I5",
-        "every unfinished job has a reservation, which wakes and settles it",
+        "every unfinished job has a reservation, so that it is promoted and settled",
         include_str!("sql/i5_unheld.sql"),
     ),
     (
         "I5",
-        "a parked job waits only while its holder's slots are taken",
+        "a parked job waits only while all its holder's slots are in use",
         include_str!("sql/i5_waiting.sql"),
     ),
     (
         "I5",
-        "a job asks for a slot when it is due",
+        "a scheduled job requests a slot when it is due",
         include_str!("sql/i5_due.sql"),
     ),
     (
         "I5",
-        "every running job has an owner that lives",
+        "every running job belongs to a live process",
         include_str!("sql/i5_ownerless.sql"),
     ),
     (
         "I5",
-        "every attempt that answers later is answered or taken over",
+        "every attempt that answers later is completed or taken over",
         include_str!("sql/i5_unanswered.sql"),
     ),
     (
         "I5",
-        "a job that waits for its next attempt keeps no slot from others",
+        "a job that waits for its next attempt does not occupy a slot",
         include_str!("sql/i5_kept_slots.sql"),
     ),
     ("I6", "balances equal the sums of their rows", DRIFTED_BALANCES),
@@ -116,7 +116,7 @@ const CHECKS: [(&str, &str, &str); 15] = [
     ),
     (
         "I7",
-        "grants equal what was given less what was drawn and not returned, per user and meter",
+        "grants match the reservations and charges drawn on them, per user and meter",
         include_str!("sql/i7_grants.sql"),
     ),
 ];

@@ -18,7 +18,7 @@ pub enum CatalogueError {
     #[error(transparent)]
     Database(#[from] DatabaseError),
     /// A removed plan or meter is still in use.
-    #[error("the catalogue in weir.toml does not fit the database, and nothing of it was changed:\n  {}", .0.join("\n  "))]
+    #[error("the catalogue in weir.toml conflicts with the database; nothing was changed:\n  {}", .0.join("\n  "))]
     InUse(Vec<String>),
 }
 
@@ -140,8 +140,8 @@ async fn in_use(
         .await?;
     let plans = plans.iter().map(|row| {
         format!(
-            "plan {}: removed, but {} subscription(s) have it, {} of them active, such as that of user {}; \
-             keep it in weir.toml until they have another plan",
+            "plan {}: it is not in weir.toml, but {} subscription(s) use it, {} of them active, such as that of user \
+             {}; keep it until they have another plan",
             row.get::<_, &str>("tier"),
             row.get::<_, i64>("subscriptions"),
             row.get::<_, i64>("active"),
@@ -150,7 +150,8 @@ async fn in_use(
     });
     let meters = meters.iter().map(|row| {
         format!(
-            "meter {}: removed, but {} holder(s) have used it, such as {}; keep it, without a service that names it",
+            "meter {}: it is not in weir.toml, but {} holder(s) have used it, such as {}; keep it, even if no service \
+             uses it",
             row.get::<_, &str>("meter"),
             row.get::<_, i64>("holders"),
             row.get::<_, &str>("example"),
@@ -159,7 +160,7 @@ async fn in_use(
     Ok(plans.chain(meters).collect())
 }
 
-/// Windows that no plan limits any more, although a user has an override in them. They would not be counted.
+/// Windows that no plan limits any longer, although a user has an override in them. They would not be counted.
 async fn own_limits(
     transaction: &Transaction<'_>,
     now: &Catalogue,
@@ -178,8 +179,8 @@ async fn own_limits(
             let holders: i64 = row.get("holders");
             if holders > 0 {
                 gone.push(format!(
-                    "meter {meter}: {holders} user(s), such as {}, override the limit of the {window}, which no plan has any \
-                     more; keep it in one plan, or delete the overrides",
+                    "meter {meter}: {holders} user(s), such as {}, override its limit per {window}, but no plan has \
+                     that limit any more; keep it in one plan, or delete the overrides",
                     row.get::<_, &str>("example"),
                 ));
             }

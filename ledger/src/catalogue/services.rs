@@ -123,9 +123,8 @@ pub async fn apply(
             .map(|row| format!("service {}: removed", row.get::<_, &str>("name"))),
     );
     if settings > 0 {
-        changes.push(
-            "slots or RESERVATION_TTL that the environment sets: changed for the SQL functions".to_owned(),
-        );
+        changes
+            .push("slots or RESERVATION_TTL from the environment: updated for the SQL functions".to_owned());
     }
     Ok(changes)
 }

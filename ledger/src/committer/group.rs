@@ -32,7 +32,7 @@ pub(super) enum Members {
     OneHolder,
 }
 
-/// Runs a group to its end.
+/// Runs a group to completion.
 pub(super) async fn serve<T: Transact>(
     session: &mut Session<T::Statements>,
     transact: &T,
@@ -117,7 +117,7 @@ pub(super) async fn serve<T: Transact>(
                         part = vec![one];
                         continue;
                     }
-                    tracing::warn!(%error, "the database refuses an item");
+                    tracing::warn!(%error, "the database rejected an item");
                     one.answer(Err(if error.is_transient() {
                         Rejection::Unavailable(error)
                     } else {

@@ -30,7 +30,7 @@ const REFUSED_LOCK_TIMEOUT: Duration = Duration::from_millis(25);
 /// The maximum number of refused holders served at once.
 const REFUSED_SESSIONS: usize = 2;
 
-/// The most items of a refused holder in one group: PostgreSQL may refuse each of them in turn.
+/// The maximum number of a refused holder's items in one group: PostgreSQL may refuse each of them in turn.
 const MAX_REFUSED_GROUP: usize = 8;
 
 /// The pause between two groups of a refused holder. Each of its transactions flushes the WAL, and other transactions
@@ -38,11 +38,11 @@ const MAX_REFUSED_GROUP: usize = 8;
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
 /// The duration of a quarantine after PostgreSQL refused an item.
-const REFUSED_FOR: Duration = Duration::from_secs(30);
+const REFUSED_HOLD_OFF: Duration = Duration::from_secs(30);
 
 /// The duration of a quarantine after a lock timeout, unless the lock is acquired earlier. During this time, the
 /// holder's later items do not make a group wait for that lock again.
-const BLOCKED_FOR: Duration = Duration::from_secs(5);
+const BLOCKED_HOLD_OFF: Duration = Duration::from_secs(5);
 
 /// A holder in quarantine uses at most this fraction, one eighth, of a queue's room.
 const MAX_SHARE: usize = 8;
@@ -125,8 +125,8 @@ impl<T: Transact> Quarantine<T> {
             database,
             queues: Mutex::default(),
             known: Mutex::new(QuarantinedHolders {
-                blocked: HoldOff::new(BLOCKED_FOR),
-                refused: HoldOff::new(REFUSED_FOR),
+                blocked: HoldOff::new(BLOCKED_HOLD_OFF),
+                refused: HoldOff::new(REFUSED_HOLD_OFF),
             }),
             for_blocked: Sessions::new(BLOCKED_SESSIONS, BLOCKED_LOCK_TIMEOUT),
             for_refused: Sessions::new(REFUSED_SESSIONS, REFUSED_LOCK_TIMEOUT),
@@ -166,7 +166,7 @@ impl<T: Transact> Quarantine<T> {
             let queues = quarantine.queues.lock();
             let known = quarantine.known.lock();
             if queues.is_empty() && known.is_empty() {
-                // No holder needs the connections any more.
+                // No holder needs the connections any longer.
                 quarantine.for_blocked.idle.lock().clear();
                 quarantine.for_refused.idle.lock().clear();
                 return group;
@@ -216,7 +216,7 @@ impl<T: Transact> Quarantine<T> {
         let quarantine = Arc::clone(quarantine);
         tokio::spawn(async move {
             if AssertUnwindSafe(serving).catch_unwind().await.is_err() {
-                tracing::error!(%holder, "serving a holder in quarantine panicked");
+                tracing::error!(%holder, "a panic occurred while serving a holder in quarantine");
                 quarantine.queues.lock().remove(&holder);
             }
         });

@@ -86,7 +86,7 @@ pub async fn adjust(
         .await?
         .get("id");
     let created = Adjustment { id, used };
-    requests::keep(&transaction, user.id, key, &request, &json!(created)).await?;
+    requests::store(&transaction, user.id, key, &request, &json!(created)).await?;
     let change = Change {
         actor,
         action: "usage.adjust",

@@ -30,7 +30,7 @@ pub struct Deleted {
 /// When the user is unknown, when a job is running, or when the database cannot be used. Waiting jobs are cancelled by
 /// then.
 pub async fn delete(client: &mut Client, actor: &str, user: &User) -> Result<Deleted, ControlError> {
-    let cancelled = cancel_waiting(client, actor, user, Some("the account is deleted")).await?;
+    let cancelled = cancel_waiting(client, actor, user, Some("the account was deleted")).await?;
     let transaction = user.begin_deletion(client).await?;
     transaction
         .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&user.id])
@@ -44,7 +44,8 @@ pub async fn delete(client: &mut Client, actor: &str, user: &User) -> Result<Del
         .get(0);
     if unfinished > 0 {
         return Err(ControlError::Conflict(format!(
-            "{unfinished} job(s) of {} are being worked on; those that waited are cancelled. Delete again when these have ended",
+            "{unfinished} job(s) of {} are still running; its waiting jobs were cancelled. Delete it again when they \
+             have ended",
             user.subject
         )));
     }

@@ -82,7 +82,7 @@ pub async fn test_webhook(client: &mut Client, actor: &str, id: Uuid) -> Result<
         "id": event,
         "type": "webhook.test",
         "timestamp": Timestamp::now(),
-        "data": { "webhook": id, "message": "this is a test delivery" },
+        "data": { "webhook": id, "message": "This is a test delivery." },
     });
     transaction
         .execute(
@@ -178,7 +178,7 @@ pub async fn replay_webhook(
                 .get("replayed");
             if replayed == 0 {
                 return Err(ControlError::Invalid(format!(
-                    "no finished delivery of {event} to this webhook is kept any more"
+                    "no finished delivery of {event} to this webhook was found; it may have been deleted"
                 )));
             }
             log_replay(&transaction, actor, id, what, replayed).await?;

@@ -24,7 +24,7 @@ pub enum ControlError {
     #[error("{0} was deleted; nothing was changed")]
     UserDeleted(String),
     /// Unknown webhook.
-    #[error("unknown webhook {0}; `weir webhook list` has them")]
+    #[error("unknown webhook {0}; `weir webhook list` lists all webhooks")]
     WebhookNotFound(Uuid),
     /// The change itself cannot be made.
     #[error("{0}")]

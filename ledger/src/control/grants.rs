@@ -125,7 +125,7 @@ pub async fn grant(
         )));
     };
     let created = from_row(&row);
-    requests::keep(&transaction, user.id, key, &request, &json!(created)).await?;
+    requests::store(&transaction, user.id, key, &request, &json!(created)).await?;
     let change = Change {
         actor,
         action: "grant.give",

@@ -1,4 +1,4 @@
-//! Takes over the users, subscriptions, usage and reservations of an existing product.
+//! Imports the users, subscriptions, usage and reservations of an existing product.
 //!
 //! The source is a schema of the same database with tables or views of the names and columns of ADR-21. One statement
 //! copies them, so that they are from one snapshot. One transaction checks the copies and writes everything. A repeated
@@ -145,8 +145,8 @@ pub struct ImportFault {
 
 /// A sum of the source, and of the same rows in Weir.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ImportSum {
-    /// The name of the sum.
+pub struct ImportTotal {
+    /// The name of the total.
     pub what: String,
     /// The sum in the source.
     pub source: i64,
@@ -160,7 +160,7 @@ pub struct ImportSum {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Imported {
     /// It was written, or could be.
-    Done(Vec<ImportSum>),
+    Done(Vec<ImportTotal>),
     /// Nothing was changed, because of these rows.
     Refused(Vec<ImportFault>),
 }
@@ -188,7 +188,7 @@ pub async fn import(
 ) -> Result<Imported, ControlError> {
     let holders = Holders::load(client).await?;
     let transaction = client.transaction().await?;
-    // The session may count by itself, and an import may take long.
+    // The session may count on its own, and an import may take long.
     transaction
         .batch_execute("SET LOCAL weir.counters = ''; SET LOCAL statement_timeout = 0")
         .await?;
@@ -206,12 +206,12 @@ pub async fn import(
     if !faults.is_empty() {
         return Ok(Imported::Refused(faults));
     }
-    let before = sums(&transaction).await?;
+    let before = totals(&transaction).await?;
     write(&transaction, actor, source.billed_until).await?;
-    // The copied rows determine the sums and their order, and do not change.
-    let pairs = before.into_iter().zip(sums(&transaction).await?);
-    let sums: Vec<ImportSum> = pairs
-        .map(|((what, source, before), (.., after))| ImportSum {
+    // The copied rows determine the totals and their order, and do not change.
+    let pairs = before.into_iter().zip(totals(&transaction).await?);
+    let totals: Vec<ImportTotal> = pairs
+        .map(|((what, source, before), (.., after))| ImportTotal {
             what,
             source,
             before,
@@ -220,21 +220,21 @@ pub async fn import(
         .collect();
     if source.is_dry_run {
         transaction.rollback().await?;
-        return Ok(Imported::Done(sums));
+        return Ok(Imported::Done(totals));
     }
-    if sums.iter().any(|sum| sum.before != sum.after) {
+    if totals.iter().any(|total| total.before != total.after) {
         let change = Change {
             actor,
             action: "import",
             after: Some(
-                json!({ "schema": source.schema, "billed_until": source.billed_until, "sums": sums }),
+                json!({ "schema": source.schema, "billed_until": source.billed_until, "totals": totals }),
             ),
             ..Change::default()
         };
         change.write(&transaction).await?;
     }
     transaction.commit().await?;
-    Ok(Imported::Done(sums))
+    Ok(Imported::Done(totals))
 }
 
 /// Copies the source. Its views may call functions, which run with the rights of this session. So the copy can write only
@@ -268,7 +268,8 @@ async fn check_billed_until(
         .await?;
     match earlier {
         Some(row) if billed_until.is_none() => Err(ControlError::Invalid(format!(
-            "an earlier import had --billed-until {}; pass it again, or the usage feed would not deliver the new usage",
+            "an earlier import used --billed-until {}; pass it again, otherwise the usage feed would skip the new \
+             usage",
             row.get::<_, &str>(0)
         ))),
         _ => Ok(()),
@@ -281,7 +282,7 @@ async fn copy_statement(transaction: &Transaction<'_>, schema: &str) -> Result<S
                WHERE c.oid = to_regclass('weir_settings')";
     if transaction.query_one(own, &[]).await?.get::<_, &str>(0) == schema {
         return Err(ControlError::Invalid(format!(
-            "the schema {schema} has Weir's own tables; name the schema of the product"
+            "the schema {schema} contains Weir's tables; pass the schema of your product"
         )));
     }
     let names: Vec<&str> = SOURCE.iter().map(|relation| relation.name).collect();
@@ -307,7 +308,7 @@ async fn copy_statement(transaction: &Transaction<'_>, schema: &str) -> Result<S
         };
         if !first.get::<_, bool>("is_readable") {
             faults.push(format!(
-                "this role may not read {place}; have its owner run: {}",
+                "this role cannot read {place}; ask its owner to run: {}",
                 first.get::<_, &str>("grants")
             ));
         }
@@ -436,10 +437,10 @@ async fn row_faults(transaction: &Transaction<'_>) -> Result<Vec<ImportFault>, C
         .collect())
 }
 
-/// The sums: name, in the source, in Weir.
-async fn sums(transaction: &Transaction<'_>) -> Result<Vec<(String, i64, i64)>, ControlError> {
+/// The totals: name, in the source, in Weir.
+async fn totals(transaction: &Transaction<'_>) -> Result<Vec<(String, i64, i64)>, ControlError> {
     let rows = transaction
-        .query(include_str!("sql/import_sums.sql"), &[])
+        .query(include_str!("sql/import_totals.sql"), &[])
         .await?;
     Ok(rows
         .iter()

@@ -28,7 +28,7 @@ impl Scope {
     /// All scopes.
     pub const ALL: [Self; 3] = [Self::Submit, Self::Read, Self::Admin];
 
-    /// Its name.
+    /// The key's name.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -118,7 +118,7 @@ pub async fn create_key(
 ) -> Result<(), ControlError> {
     if name.is_empty() || name.len() > 100 {
         return Err(ControlError::Invalid(
-            "a key's name has 1 to 100 bytes".to_owned(),
+            "a key's name must have 1 to 100 bytes".to_owned(),
         ));
     }
     let scopes: Vec<&str> = scopes.iter().map(|scope| scope.as_str()).collect();
@@ -137,7 +137,7 @@ pub async fn create_key(
         .await?;
     if made == 0 {
         return Err(ControlError::Conflict(format!(
-            "there is a key {name} already; names are not used twice, since the log has them"
+            "a key named {name} already exists; choose another name, because the audit log identifies keys by name"
         )));
     }
     let change = Change {
@@ -189,7 +189,7 @@ pub async fn revoke_key(client: &mut Client, actor: &str, name: &str) -> Result<
         .await?;
     let Some(before) = row.as_ref().map(from_row) else {
         return Err(ControlError::Invalid(format!(
-            "unknown key {name}; `weir key list` has their names"
+            "unknown key {name}; `weir key list` lists all keys"
         )));
     };
     if before.revoked_at.is_some() {

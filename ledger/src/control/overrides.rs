@@ -79,7 +79,7 @@ pub async fn set_override(
 ) -> Result<(), ControlError> {
     if wanted.limits.is_empty() && wanted.slots.is_none() {
         return Err(ControlError::Invalid(
-            "an override needs limits or slots; to end one, delete it".to_owned(),
+            "an override needs limits or slots; to remove an override, delete it".to_owned(),
         ));
     }
     require_future(wanted.expires_at)?;
@@ -142,7 +142,7 @@ async fn write(
     let is_counted = |span: &Span| *span == Span::Month || counted & span.bit() != 0;
     if let Some(span) = limits.and_then(|limits| limits.keys().find(|span| !is_counted(span))) {
         return Err(ControlError::Invalid(format!(
-            "{meter} is not counted by the {span}, since no plan limits it there; give some plan a limit per {span} in \
+            "no plan limits {meter} per {span}, so this usage is not counted; add a limit per {span} to a plan in \
              weir.toml, and run `weir migrate`",
             span = span.as_str()
         )));

@@ -13,7 +13,7 @@ use crate::database::PreparedClient;
 
 /// The maximum time by which a payment provider's event may be ahead of this process's clock. A later time is a
 /// mistake, such as milliseconds read as seconds, after which every other event would count as an older one.
-const FARTHEST: SignedDuration = SignedDuration::from_hours(366 * 24);
+const MAX_AHEAD: SignedDuration = SignedDuration::from_hours(366 * 24);
 
 /// When a plan takes effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -206,26 +206,28 @@ pub async fn set_plan(
 
 fn check(change: &PlanChange<'_>) -> Result<(), ControlError> {
     if change.event_id.is_empty() || change.event_id.len() > 255 {
-        return Err(ControlError::Invalid("event_id has 1 to 255 bytes".to_owned()));
+        return Err(ControlError::Invalid(
+            "event_id must have 1 to 255 bytes".to_owned(),
+        ));
     }
     if change
         .subscription
         .is_some_and(|id| id.is_empty() || id.len() > 255)
     {
         return Err(ControlError::Invalid(
-            "subscription has 1 to 255 bytes".to_owned(),
+            "subscription must have 1 to 255 bytes".to_owned(),
         ));
     }
-    if change.occurred_at.duration_since(Timestamp::now()) > FARTHEST {
+    if change.occurred_at.duration_since(Timestamp::now()) > MAX_AHEAD {
         return Err(ControlError::Invalid(
-            "occurred_at is when it happened, and this is more than a year ahead".to_owned(),
+            "occurred_at must be at most a year in the future".to_owned(),
         ));
     }
     if change.period.is_some_and(|period| {
-        period.start < Timestamp::UNIX_EPOCH || period.start.duration_since(Timestamp::now()) > FARTHEST
+        period.start < Timestamp::UNIX_EPOCH || period.start.duration_since(Timestamp::now()) > MAX_AHEAD
     }) {
         return Err(ControlError::Invalid(
-            "period_start must be after 1970, and at most a year ahead".to_owned(),
+            "period_start must be after 1970, and at most a year in the future".to_owned(),
         ));
     }
     Ok(())
@@ -301,7 +303,7 @@ async fn earlier_outcome(
         && row.get::<_, &str>("effective") == change.effective.as_str();
     if !is_same {
         return Err(ControlError::Conflict(format!(
-            "the event {} has changed another plan; each event needs a different id",
+            "the event {} was already used for another plan change; give each event a unique id",
             change.event_id
         )));
     }

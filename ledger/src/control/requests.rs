@@ -39,13 +39,13 @@ pub(super) async fn earlier<T: DeserializeOwned>(
     let answer = serde_json::from_value(row.get("answer"));
     answer.map(Some).map_err(|error| {
         ControlError::Conflict(format!(
-            "the earlier answer to this Idempotency-Key cannot be read: {error}"
+            "the stored response for this Idempotency-Key cannot be read: {error}"
         ))
     })
 }
 
 /// Stores the answer.
-pub(super) async fn keep(
+pub(super) async fn store(
     transaction: &Transaction<'_>,
     user: Uuid,
     key: Option<&str>,

@@ -29,7 +29,7 @@ pub enum ArchiveError {
     Control(#[from] ControlError),
     /// The events could not be stored.
     #[error("the events cannot be written: {0}")]
-    Keep(#[from] std::io::Error),
+    Store(#[from] std::io::Error),
 }
 
 impl From<tokio_postgres::Error> for ArchiveError {
@@ -38,8 +38,8 @@ impl From<tokio_postgres::Error> for ArchiveError {
     }
 }
 
-/// Moves the usage events of all billing periods that ended before a time out of the database. Calls `keep` with
-/// batches of one user and meter each, and deletes a batch after `keep` has stored it. If the process dies in between,
+/// Moves the usage events of all billing periods that ended before a time out of the database. Calls `store` with
+/// batches of one user and meter each, and deletes a batch after `store` has stored it. If the process dies in between,
 /// the next run passes the batch again, with the same ids. Returns the number of events.
 ///
 /// # Errors
@@ -50,12 +50,12 @@ pub async fn archive_usage(
     client: &mut Client,
     actor: &str,
     before: Timestamp,
-    mut keep: impl FnMut(&[UsageEvent]) -> std::io::Result<()>,
+    mut store: impl FnMut(&[UsageEvent]) -> std::io::Result<()>,
 ) -> Result<u64, ArchiveError> {
     let latest = Timestamp::now() - Duration::from_hours(24 * READ_AFTER_DAYS);
     if before > latest {
         return Err(ControlError::Invalid(format!(
-            "only periods that were over {READ_AFTER_DAYS} days ago can be archived: before {latest:.0} or earlier"
+            "only periods that ended more than {READ_AFTER_DAYS} days ago can be archived; use {latest:.0} or earlier"
         ))
         .into());
     }
@@ -64,7 +64,7 @@ pub async fn archive_usage(
     while let Some(last) = page.last().copied() {
         for (user, meter) in page {
             loop {
-                let events = batch(client, actor, before, user, meter, &mut keep).await?;
+                let events = batch(client, actor, before, user, meter, &mut store).await?;
                 archived += events as u64;
                 if events < BATCH {
                     break;
@@ -99,7 +99,7 @@ async fn batch(
     before: Timestamp,
     user: Uuid,
     meter: Meter,
-    keep: &mut impl FnMut(&[UsageEvent]) -> std::io::Result<()>,
+    store: &mut impl FnMut(&[UsageEvent]) -> std::io::Result<()>,
 ) -> Result<usize, ArchiveError> {
     let transaction = client.transaction().await?;
     // Two concurrent archive runs would each write a sum. Balances do not change, so the table's triggers have nothing
@@ -134,7 +134,7 @@ async fn batch(
         ..Change::default()
     };
     // The log is written last, because all other changes wait for its writer.
-    keep(&events)?;
+    store(&events)?;
     change.write(&transaction).await?;
     transaction.commit().await?;
     Ok(events.len())

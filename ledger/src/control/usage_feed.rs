@@ -63,7 +63,7 @@ impl FromStr for UsageCursor {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wants =
-            "after must be now, a time such as 2027-01-31T08:00:00Z, or the `next` of an earlier answer";
+            "after must be now, a time such as 2027-01-31T08:00:00Z, or the `next` of an earlier response";
         let (transaction, rest) = text.split_once('.').ok_or(wants)?;
         let (rest, since) = match rest.split_once(".s") {
             Some((rest, since)) => (rest, Some(since.parse().map_err(|_| wants)?)),

@@ -160,12 +160,12 @@ pub async fn add_webhook(
         .await?;
     if row.get::<_, i64>(0) >= MAX_WEBHOOKS {
         return Err(ControlError::Conflict(format!(
-            "there are {MAX_WEBHOOKS} webhooks already; remove one"
+            "there are already {MAX_WEBHOOKS} webhooks, the maximum; remove one first"
         )));
     }
     if row.get::<_, i64>(1) > 0 {
         return Err(ControlError::Conflict(
-            "there is a webhook for this URL already; remove it first to change its events".to_owned(),
+            "a webhook for this URL already exists; to change its events, remove it first".to_owned(),
         ));
     }
     let id: Uuid = transaction
@@ -221,14 +221,14 @@ fn thresholds(wanted: &[i16]) -> Result<Vec<i16>, ControlError> {
             .any(|percent| !(1..=MAX_THRESHOLD).contains(percent))
     {
         return Err(ControlError::Invalid(format!(
-            "thresholds are at most {MAX_THRESHOLDS} percents from 1 to {MAX_THRESHOLD}"
+            "thresholds must be at most {MAX_THRESHOLDS} percentages from 1 to {MAX_THRESHOLD}"
         )));
     }
     Ok(thresholds)
 }
 
-/// Gives a webhook a new secret. For a while, the previous secret also signs, so that the receiver can change over
-/// without a gap. If an even older one still signs, it also continues, because the receiver may use either.
+/// Creates a new secret for a webhook. For a while, the previous secret also signs, so that the receiver can change
+/// over without a gap. If an even older one still signs, it also continues, because the receiver may use either.
 ///
 /// # Errors
 ///

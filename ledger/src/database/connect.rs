@@ -21,7 +21,7 @@ use super::tls::{MakeTls, SslMode};
 /// The maximum time for a first statement and for a pool.
 pub(super) const CONNECT_TIMEOUT: Duration = super::parameters::CONNECT_TIMEOUT;
 
-/// A peer that has not acknowledged data for this long is gone: its machine, or the network to it.
+/// A connection is closed when the peer has not acknowledged data for this long.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A silent connection is probed after this long.
@@ -125,10 +125,10 @@ impl Database {
     ///
     /// When the database does not answer within 5 s.
     pub async fn connect(&self) -> Result<Client, DatabaseError> {
-        let client = self.connect_as_it_is().await?;
+        let client = self.connect_without_schemas().await?;
         // After the connection's start, because poolers refuse the setting there.
-        if let Some(enter) = self.schemas.enter() {
-            tokio::time::timeout(CONNECT_TIMEOUT, client.batch_execute(&enter))
+        if let Some(setup) = self.schemas.setup() {
+            tokio::time::timeout(CONNECT_TIMEOUT, client.batch_execute(&setup))
                 .await
                 .map_err(|_| DatabaseError::Timeout(CONNECT_TIMEOUT))??;
         }
@@ -136,8 +136,8 @@ impl Database {
     }
 
     /// Opens a connection with the `search_path` of the server and the URL.
-    pub(crate) async fn connect_as_it_is(&self) -> Result<Client, DatabaseError> {
-        let client = self.connect_bare().await?;
+    pub(crate) async fn connect_without_schemas(&self) -> Result<Client, DatabaseError> {
+        let client = self.connect_with_defaults().await?;
         tokio::time::timeout(CONNECT_TIMEOUT, client.batch_execute(&settings::pin()))
             .await
             .map_err(|_| DatabaseError::Timeout(CONNECT_TIMEOUT))??;
@@ -151,7 +151,7 @@ impl Database {
     ///
     /// When the database cannot be reached.
     pub async fn shares_sessions(&self) -> Result<bool, DatabaseError> {
-        let (one, other) = tokio::try_join!(self.connect_bare(), self.connect_bare())?;
+        let (one, other) = tokio::try_join!(self.connect_with_defaults(), self.connect_with_defaults())?;
         // Looks for two connections in the same session, or for one in two sessions. The pooler serves other clients at
         // the same time, so a single check may miss it.
         for _ in 0..5 {
@@ -168,7 +168,7 @@ impl Database {
     }
 
     /// Opens a connection with the defaults of the server, the database and the role.
-    async fn connect_bare(&self) -> Result<Client, DatabaseError> {
+    async fn connect_with_defaults(&self) -> Result<Client, DatabaseError> {
         let (client, connection) =
             tokio::time::timeout(self.connect_timeout(), self.config.connect(self.tls.clone()))
                 .await
@@ -217,7 +217,7 @@ impl Database {
     ///
     /// When the database cannot be reached in time. [`DatabaseError::ReadOnly`] when it cannot be written, because a
     /// session that starts read-only may stay so after the server has become writable.
-    pub async fn connect_bookkeeper(&self, lock_timeout: Duration) -> Result<Client, DatabaseError> {
+    pub async fn connect_writer(&self, lock_timeout: Duration) -> Result<Client, DatabaseError> {
         let client = self.connect().await?;
         let setup = format!(
             "SET weir.counters = 'kept'; SET statement_timeout = '6s'; SET idle_in_transaction_session_timeout = '10s'; \
@@ -238,7 +238,7 @@ impl Database {
         }
     }
 
-    /// A bookkeeper that looks up rows by key only, and has plans for that, independent of the planner's statistics.
+    /// Like [`Self::connect_writer`], but looks up rows by key only, with plans that do not depend on statistics.
     /// The planner would scan a table that it considers empty, until the next ANALYZE. Plans are made once. Without
     /// sorts, the planner finds the newest version of a row through the index `holders_newest`, and does not read all
     /// its versions.
@@ -247,7 +247,7 @@ impl Database {
     ///
     /// When the database cannot be reached in time.
     pub async fn connect_by_key(&self, lock_timeout: Duration) -> Result<Client, DatabaseError> {
-        let client = self.connect_bookkeeper(lock_timeout).await?;
+        let client = self.connect_writer(lock_timeout).await?;
         client
             .batch_execute(
                 "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
@@ -313,7 +313,7 @@ impl Database {
     fn pool_after(&self, size: usize, setup: Option<String>) -> ConnectionPool {
         let (config, tls) = (self.config.clone(), self.tls.clone());
         let pin = std::iter::once(settings::pin());
-        let setup = pin.chain(setup).chain(self.schemas.enter());
+        let setup = pin.chain(setup).chain(self.schemas.setup());
         ConnectionPool::new(
             config,
             tls,
@@ -329,7 +329,7 @@ impl Database {
     ///
     /// When the URL does not parse.
     pub fn river_pool(&self, size: u32) -> Result<sqlx::PgPool, DatabaseError> {
-        self.river_pool_entered(size, self.schemas.enter_rivers(), None)
+        self.river_pool_with_setup(size, self.schemas.river_setup(), None)
     }
 
     /// River's pool for a process that works jobs. River writes how attempts ended by the ids of their jobs, and
@@ -340,7 +340,7 @@ impl Database {
     ///
     /// As [`Self::river_pool`].
     pub fn river_pool_of_worker(&self, size: u32, leave: fn()) -> Result<sqlx::PgPool, DatabaseError> {
-        self.river_pool_entered(size, self.schemas.enter_rivers(), Some(leave))
+        self.river_pool_with_setup(size, self.schemas.river_setup(), Some(leave))
     }
 
     /// River's pool for requests. Its statements wait for a locked row at most this long, so that requests for a locked
@@ -355,18 +355,18 @@ impl Database {
         lock_timeout: Duration,
     ) -> Result<sqlx::PgPool, DatabaseError> {
         let millis = lock_millis(lock_timeout);
-        let enter = self.schemas.enter_rivers();
-        self.river_pool_entered(
+        let river_setup = self.schemas.river_setup();
+        self.river_pool_with_setup(
             size,
-            format!("{enter} AND set_config('lock_timeout', '{millis}', false) IS NOT NULL"),
+            format!("{river_setup} AND set_config('lock_timeout', '{millis}', false) IS NOT NULL"),
             None,
         )
     }
 
-    fn river_pool_entered(
+    fn river_pool_with_setup(
         &self,
         size: u32,
-        enter: String,
+        river_setup: String,
         leave: Option<fn()>,
     ) -> Result<sqlx::PgPool, DatabaseError> {
         let name = self.target.application_name.as_deref().unwrap_or_default();
@@ -386,14 +386,15 @@ impl Database {
         } else {
             None
         };
-        let (pin, enter): (Arc<str>, Arc<str>) = (settings::pin().into(), enter.into());
-        let enter_weirs: Option<Arc<str>> = self.schemas.enter().map(Into::into);
+        let (pin, river_setup): (Arc<str>, Arc<str>) = (settings::pin().into(), river_setup.into());
+        let weir_setup: Option<Arc<str>> = self.schemas.setup().map(Into::into);
         let timeline = Arc::new(OnceLock::new());
         let pool = sqlx::postgres::PgPoolOptions::new()
             .max_connections(size)
             .acquire_timeout(CONNECT_TIMEOUT.max(self.connect_timeout()))
             .after_connect(move |connection, _| {
-                let (pin, enter, enter_weirs) = (Arc::clone(&pin), Arc::clone(&enter), enter_weirs.clone());
+                let (pin, river_setup, weir_setup) =
+                    (Arc::clone(&pin), Arc::clone(&river_setup), weir_setup.clone());
                 let timeline = Arc::clone(&timeline);
                 Box::pin(async move {
                     // First, because later statements override some of these settings.
@@ -401,9 +402,9 @@ impl Database {
                         .execute(&mut *connection)
                         .await?;
                     if let Some(leave) = leave {
-                        if let Some(enter) = enter_weirs {
-                            let entering = sqlx::query(sqlx::AssertSqlSafe(enter.as_ref()));
-                            entering.execute(&mut *connection).await?;
+                        if let Some(setup) = weir_setup {
+                            let statement = sqlx::query(sqlx::AssertSqlSafe(setup.as_ref()));
+                            statement.execute(&mut *connection).await?;
                         }
                         let now: Option<i32> = sqlx::query_scalar("SELECT current_timeline()")
                             .fetch_one(&mut *connection)
@@ -412,7 +413,7 @@ impl Database {
                             leave();
                         }
                     }
-                    let ready = sqlx::query_scalar(sqlx::AssertSqlSafe(enter.as_ref()));
+                    let ready = sqlx::query_scalar(sqlx::AssertSqlSafe(river_setup.as_ref()));
                     match ready.fetch_one(connection).await? {
                         true => Ok(()),
                         false => Err(sqlx::Error::Protocol(DatabaseError::ReadOnly.to_string())),
@@ -433,7 +434,7 @@ impl Database {
         };
         let needs_tls = match host {
             Host::Tcp(_, Some(_)) => true,
-            Host::Tcp(_, None) => !self.target.tls.are_sqlxs(),
+            Host::Tcp(_, None) => !self.target.tls.matches_sqlx(),
             Host::Unix(_) => false,
         };
         needs_tls || self.target.session == Session::Writable

@@ -47,16 +47,16 @@ pub enum DatabaseError {
     #[error("the database did not answer within {} s", .0.as_secs())]
     Timeout(Duration),
     /// A transaction lost to others on every try.
-    #[error("others were changing the same rows")]
+    #[error("other transactions were changing the same rows")]
     Contended,
-    /// The server takes no writes: it is a replica, or a failover is under way.
+    /// The server takes no writes: it is a replica, or a failover is in progress.
     #[error("the server is read-only")]
     ReadOnly,
     /// Another transaction holds a lock on the same rows.
     #[error("another transaction holds a lock on the same rows")]
     Locked,
     /// The database refused another request of this holder, which is in quarantine and has too many waiting.
-    #[error("too many requests of this holder wait, after one that the database refused")]
+    #[error("too many requests of this holder are waiting, after the database rejected one of them")]
     TooManyInQuarantine,
     /// The connection was lost when COMMIT may have taken effect.
     #[error("the connection was lost during COMMIT, so the outcome is unknown: {0}")]
@@ -65,7 +65,7 @@ pub enum DatabaseError {
     #[error("DATABASE_URL: {0}")]
     Url(String),
     /// The process panicked over what it read. Nothing is written.
-    #[error("this process panicked over what it read; standard error has where")]
+    #[error("this process panicked while reading a result; see its standard error")]
     Panicked,
     /// The task that uses the database has ended.
     #[error("the process is stopping")]
@@ -114,7 +114,7 @@ fn reason(error: &tokio_postgres::Error) -> String {
         let mend = match *db.code() {
             SqlState::INVALID_PASSWORD => "; correct the password in DATABASE_URL",
             SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
-                "; correct the user in DATABASE_URL, or what the server allows (pg_hba.conf)"
+                "; correct the user in DATABASE_URL, or the server's access rules (pg_hba.conf)"
             }
             SqlState::INVALID_CATALOG_NAME => "; create it, or correct DATABASE_URL",
             SqlState::TOO_MANY_CONNECTIONS => "; raise max_connections, or run fewer processes",

@@ -16,7 +16,7 @@ use super::tls::{Roots, SslMode, TlsOptions};
 type Parameters = BTreeMap<String, String>;
 
 /// The supported parameters, and the variables that set them.
-const UNDERSTOOD: [(&str, Option<&str>); 26] = [
+const SUPPORTED: [(&str, Option<&str>); 26] = [
     ("host", Some("PGHOST")),
     ("hostaddr", Some("PGHOSTADDR")),
     ("port", Some("PGPORT")),
@@ -65,23 +65,23 @@ const REFUSED: [(&str, Option<&str>, &str); 26] = [
     (
         "sslcrl",
         Some("PGSSLCRL"),
-        "revoke by changing the authority in sslrootcert",
+        "to revoke a certificate, replace the authority in sslrootcert",
     ),
     (
         "sslcrldir",
         Some("PGSSLCRLDIR"),
-        "revoke by changing the authority in sslrootcert",
+        "to revoke a certificate, replace the authority in sslrootcert",
     ),
     ("sslkeylogfile", None, "remove it"),
     (
         "requirepeer",
         Some("PGREQUIREPEER"),
-        "restrict who can write into the socket's folder",
+        "restrict write access to the socket's folder",
     ),
     (
         "require_auth",
         Some("PGREQUIREAUTH"),
-        "use sslmode=verify-full, so that only the server gets an answer",
+        "use sslmode=verify-full, so that only the verified server receives credentials",
     ),
     ("requiressl", Some("PGREQUIRESSL"), "use sslmode=require"),
     (
@@ -99,29 +99,33 @@ const REFUSED: [(&str, Option<&str>, &str); 26] = [
         Some("PGGSSDELEGATION"),
         "use a password or a client certificate",
     ),
-    ("replication", None, "remove it: Weir reads no replication stream"),
-    ("keepalives", None, "remove it: Weir sets its own"),
-    ("keepalives_idle", None, "remove it: Weir sets its own"),
+    (
+        "replication",
+        None,
+        "remove it: Weir does not read a replication stream",
+    ),
+    ("keepalives", None, "remove it: Weir sets this itself"),
+    ("keepalives_idle", None, "remove it: Weir sets this itself"),
     (
         "keepalives_interval",
         None,
-        "set net.ipv4.tcp_keepalive_intvl of the system",
+        "set the kernel parameter net.ipv4.tcp_keepalive_intvl",
     ),
     (
         "keepalives_count",
         None,
-        "set net.ipv4.tcp_keepalive_probes of the system",
+        "set the kernel parameter net.ipv4.tcp_keepalive_probes",
     ),
-    ("tcp_user_timeout", None, "remove it: Weir sets its own"),
+    ("tcp_user_timeout", None, "remove it: Weir sets this itself"),
     (
         "min_protocol_version",
         Some("PGMINPROTOCOLVERSION"),
-        "remove it: Weir speaks version 3.0",
+        "remove it: Weir uses protocol version 3.0",
     ),
     (
         "max_protocol_version",
         Some("PGMAXPROTOCOLVERSION"),
-        "remove it: Weir speaks version 3.0",
+        "remove it: Weir uses protocol version 3.0",
     ),
     ("scram_client_key", None, "set the password"),
     ("scram_server_key", None, "set the password"),
@@ -215,7 +219,7 @@ pub fn with_environment(
             )));
         }
     }
-    for (keyword, variable) in UNDERSTOOD {
+    for (keyword, variable) in SUPPORTED {
         let Some((variable, value)) = variable.and_then(|name| Some((name, environment(name)?))) else {
             continue;
         };
@@ -268,14 +272,14 @@ fn parse(text: &str) -> Result<Parameters, DatabaseError> {
         .iter()
         .find_map(|scheme| text.strip_prefix(scheme));
     let parameters = match url {
-        Some(rest) => of_url(rest)?,
-        None => of_words(text).ok_or_else(no_url)?,
+        Some(rest) => parse_url(rest)?,
+        None => parse_keywords(text).ok_or_else(no_url)?,
     };
     for keyword in parameters.keys() {
         if let Some((_, _, instead)) = REFUSED.iter().find(|(refused, ..)| refused == keyword) {
             return Err(refused(format!("{keyword} is not supported; {instead}")));
         }
-        if !UNDERSTOOD.iter().any(|(understood, _)| understood == keyword) {
+        if !SUPPORTED.iter().any(|(supported, _)| supported == keyword) {
             // The text may be part of a password.
             let is_name = keyword
                 .bytes()
@@ -292,12 +296,12 @@ fn parse(text: &str) -> Result<Parameters, DatabaseError> {
 
 fn no_url() -> DatabaseError {
     refused(
-        "it must be a URL such as postgres://user@host:5432/name, or words such as host=/run/postgresql dbname=name",
+        "it must be a URL such as postgres://user@host:5432/name, or keywords such as host=/run/postgresql dbname=name",
     )
 }
 
 /// `user:password@host:port,host:port/name?keyword=value&…`, percent-encoded.
-fn of_url(text: &str) -> Result<Parameters, DatabaseError> {
+fn parse_url(text: &str) -> Result<Parameters, DatabaseError> {
     let (text, query) = text.split_once('?').unwrap_or((text, ""));
     let (authority, name) = text.split_once('/').unwrap_or((text, ""));
     let (credentials, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
@@ -344,7 +348,7 @@ fn of_url(text: &str) -> Result<Parameters, DatabaseError> {
 
 /// Decodes percent-encoding. A plus stays a plus.
 fn decoded(text: &str) -> Result<String, DatabaseError> {
-    let wrong = || refused("a percent sign stands for itself only as %25");
+    let wrong = || refused("write a literal percent sign as %25");
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());
     while let Some(byte) = bytes.next() {
@@ -363,7 +367,7 @@ fn decoded(text: &str) -> Result<String, DatabaseError> {
 }
 
 /// `keyword=value keyword='another value'`. `None` for any other text.
-fn of_words(text: &str) -> Option<Parameters> {
+fn parse_keywords(text: &str) -> Option<Parameters> {
     let mut parameters = Parameters::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -416,7 +420,8 @@ impl Target {
             (
                 "channel_binding",
                 &["prefer", "disable"],
-                "River's driver has none; remove it and use sslmode=verify-full, which also keeps others from the middle",
+                "River's driver does not support it; remove it and use sslmode=verify-full, which also prevents \
+                 man-in-the-middle attacks",
             ),
             ("sslnegotiation", &["postgres"], "remove it"),
             ("sslcertmode", &["allow", "disable"], "remove it"),
@@ -424,12 +429,12 @@ impl Target {
             (
                 "ssl_min_protocol_version",
                 &["TLSv1", "TLSv1.1", "TLSv1.2"],
-                "set ssl_min_protocol_version of the server",
+                "set ssl_min_protocol_version on the server",
             ),
             (
                 "ssl_max_protocol_version",
                 &["TLSv1.3"],
-                "set ssl_max_protocol_version of the server",
+                "set ssl_max_protocol_version on the server",
             ),
             ("gssencmode", &["disable", "prefer"], "remove it, and use sslmode"),
         ];
@@ -444,7 +449,7 @@ impl Target {
             Some("read-write" | "primary") => Session::Writable,
             Some(other) => {
                 return Err(refused(format!(
-                    "target_session_attrs={other} is not supported; use read-write, since Weir writes"
+                    "target_session_attrs={other} is not supported; use read-write, because Weir writes"
                 )));
             }
         };
@@ -572,7 +577,7 @@ fn tls<'a>(get: &impl Fn(&str) -> Option<&'a str>) -> Result<TlsOptions, Databas
         _ if get("sslcertmode") == Some("disable") => None,
         (Some(certificate), Some(key)) => Some((certificate.to_owned(), key.to_owned())),
         (None, None) => None,
-        _ => return Err(refused("sslcert and sslkey need one another")),
+        _ => return Err(refused("sslcert and sslkey must be set together")),
     };
     Ok(TlsOptions { mode, roots, client })
 }
@@ -732,7 +737,7 @@ mod tests {
             ("gssencmode=require", "use sslmode"),
             ("sslmode=allow", "use prefer"),
             ("sslmode=require sslrootcert=system", "needs sslmode=verify-full"),
-            ("sslcert=/c", "need one another"),
+            ("sslcert=/c", "must be set together"),
             ("connect_timeout=0", "use 1 to 60 seconds"),
             ("client_encoding=LATIN1", "Weir sends UTF-8"),
             ("port=x", "port \"x\""),
@@ -758,11 +763,11 @@ mod tests {
     #[test]
     fn the_page_lists_every_parameter_and_its_urls_are_valid() {
         let page = include_str!("../../../docs/how-to/connect.md");
-        let keywords = UNDERSTOOD.iter().map(|(keyword, _)| keyword);
+        let keywords = SUPPORTED.iter().map(|(keyword, _)| keyword);
         for keyword in keywords.chain(REFUSED.iter().map(|(keyword, ..)| keyword)) {
             assert!(page.contains(&format!("`{keyword}`")), "{keyword}");
         }
-        for variable in UNDERSTOOD.iter().filter_map(|(_, variable)| *variable) {
+        for variable in SUPPORTED.iter().filter_map(|(_, variable)| *variable) {
             assert!(page.contains(&format!("`{variable}`")), "{variable}");
         }
         let urls: Vec<_> = page

@@ -1,4 +1,4 @@
-//! Connects River's driver to servers that it cannot reach by itself.
+//! Connects River's driver to servers that it cannot reach on its own.
 //!
 //! SQLx has one server, trusts the system's authorities in addition to those of `sslrootcert`, and has no `hostaddr`.
 //! If the parameters need more, it connects to this relay. The relay connects to the server as Weir's own driver does,
@@ -26,7 +26,7 @@ use super::tls::{MakeTls, SslMode};
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
 /// The pause after a connection could not be accepted.
-const AFTER_A_FAULT: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// A running relay.
 pub(super) struct Relay {
@@ -53,7 +53,9 @@ impl Relay {
         target: Arc<Target>,
     ) -> Result<Self, DatabaseError> {
         let name = format!("weir-{}", Uuid::from_u128(unique()));
-        let failed = |error: io::Error| DatabaseError::Url(format!("no socket for River's driver: {error}"));
+        let failed = |error: io::Error| {
+            DatabaseError::Url(format!("cannot create a socket for River's driver: {error}"))
+        };
         // As the driver composes it.
         let port = servers.first().map_or(5432, |(server, _)| server.port);
         let address = UnixAddr::from_abstract_name(format!("{name}/.s.PGSQL.{port}")).map_err(failed)?;
@@ -64,13 +66,13 @@ impl Relay {
         let task = tokio::spawn(async move {
             loop {
                 let Ok((stream, _)) = listener.accept().await else {
-                    tokio::time::sleep(AFTER_A_FAULT).await;
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                     continue;
                 };
                 let way = Arc::clone(&way);
                 tokio::spawn(async move {
                     if let Err(error) = way.serve(stream).await {
-                        tracing::debug!(%error, "a connection of River's driver ended");
+                        tracing::debug!(%error, "a connection of River's driver failed");
                     }
                 });
             }
@@ -159,7 +161,7 @@ impl Way {
                 Ok(Box::new(connect.connect(stream).await?))
             }
             (_, SslMode::Prefer) => Ok(Box::new(stream)),
-            _ => Err(io::Error::other("the server has no TLS")),
+            _ => Err(io::Error::other("the server does not support TLS")),
         }
     }
 }

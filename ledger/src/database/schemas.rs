@@ -18,7 +18,7 @@ impl Schemas {
     /// table instead of Weir's. `None` if the session's own `search_path` applies.
     ///
     /// `weir.schema` and `weir.river_schema` name the schemas of this Weir's tables, in case a name leads to others.
-    pub(super) fn enter(&self) -> Option<String> {
+    pub(super) fn setup(&self) -> Option<String> {
         if *self == Self::default() {
             return None;
         }
@@ -37,7 +37,7 @@ impl Schemas {
     /// Prepares a session of River's client, with channels named after the first schema of the path. Also reports
     /// whether the session can write. A connection opened while the server was read-only stays read-only, and River
     /// would keep it for half an hour.
-    pub(super) fn enter_rivers(&self) -> String {
+    pub(super) fn river_setup(&self) -> String {
         let path = self.river.as_deref().map_or_else(
             || {
                 let found = schema_of("river_job");

@@ -93,7 +93,7 @@ impl TlsOptions {
     }
 
     /// Whether SQLx behaves the same. It trusts the system's authorities in addition to those of a file.
-    pub(super) fn are_sqlxs(&self) -> bool {
+    pub(super) fn matches_sqlx(&self) -> bool {
         self.client.is_none() && (self.roots == Roots::System || !self.mode.verifies())
     }
 
@@ -161,7 +161,7 @@ fn roots_in(path: &str) -> Result<RootCertStore, DatabaseError> {
             .map_err(|error| unusable(error.to_string()))?;
     }
     if roots.is_empty() {
-        return Err(unusable("it holds no certificate".to_owned()));
+        return Err(unusable("it contains no certificate".to_owned()));
     }
     Ok(roots)
 }

@@ -21,21 +21,23 @@ pub const RENEW_INTERVAL: Duration = Duration::from_secs(3);
 /// shorter than the lease.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(9);
 
-/// Acquires the lease for this session, or renews it. Returns whether the session holds it. `does`: whether the process
-/// has started the maintenance since it acquired the lease.
+/// Acquires the lease for this session, or renews it. Returns whether the session holds it. `has_started`: whether the
+/// process has started the maintenance since it acquired the lease.
 ///
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn hold(client: &PreparedClient, process: &str, does: bool) -> Result<bool, Error> {
-    let params: [&(dyn ToSql + Sync); 3] = [&process, &LEASE.as_secs_f64(), &does];
-    let row = client.query_one(include_str!("hold.sql"), &params).await?;
+pub async fn acquire_lease(client: &PreparedClient, process: &str, has_started: bool) -> Result<bool, Error> {
+    let params: [&(dyn ToSql + Sync); 3] = [&process, &LEASE.as_secs_f64(), &has_started];
+    let row = client
+        .query_one(include_str!("acquire_lease.sql"), &params)
+        .await?;
     Ok(row.get("holds"))
 }
 
 /// Runs `work`, and renews the lease every `interval` until it ends. The work may also use the session. If the lease is
 /// lost, drops the work and returns `None`.
-pub async fn run_while_holding<T>(
+pub async fn run_under_lease<T>(
     client: &PreparedClient,
     process: &str,
     interval: Duration,
@@ -45,7 +47,7 @@ pub async fn run_while_holding<T>(
     loop {
         let renewal = async {
             tokio::time::sleep(interval).await;
-            tokio::time::timeout(RENEWAL_TIMEOUT, hold(client, process, false)).await
+            tokio::time::timeout(RENEWAL_TIMEOUT, acquire_lease(client, process, false)).await
         };
         tokio::select! {
             biased;

@@ -14,7 +14,7 @@ pub enum MigrateError {
     #[error("nothing was changed, because the database does not meet Weir's requirements:{}", listed(.0))]
     Refused(Vec<String>),
     /// One of River's migrations failed.
-    #[error("a migration of River's failed: {0}")]
+    #[error("River's migration failed: {0}")]
     River(#[from] riverqueue::migrate::Error),
     /// Another transaction uses a table that must change.
     #[error("{} blocks the migration; end it, or run this again after it has ended", by.as_deref().unwrap_or("another transaction"))]

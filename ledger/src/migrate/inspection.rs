@@ -61,14 +61,14 @@ impl Inspection {
             }
             (Some(version), River::Skip) if version < OLDEST_RIVER => {
                 faults.push(format!(
-                    "River's tables in schema {schema:?} are at version {version}, and Weir needs {OLDEST_RIVER} or \
-                     newer; have them migrated, or run `weir migrate --upgrade-river`, which brings them to {latest}"
+                    "River's tables in schema {schema:?} are at version {version}, but Weir needs {OLDEST_RIVER} or \
+                     newer; ask their owner to migrate them, or run `weir migrate --upgrade-river` to upgrade them to {latest}"
                 ));
                 false
             }
-            (Some(version), River::AsItIs) if version < OLDEST_RIVER => {
+            (Some(version), River::Create) if version < OLDEST_RIVER => {
                 faults.push(format!(
-                    "River's tables in schema {schema:?} are at version {version}, and Weir needs {OLDEST_RIVER} or \
+                    "River's tables in schema {schema:?} are at version {version}, but Weir needs {OLDEST_RIVER} or \
                      newer; run `weir migrate --upgrade-river`, or set another RIVER_SCHEMA if other programs use them"
                 ));
                 false
@@ -118,13 +118,13 @@ pub(super) async fn inspect(
     if weir != river {
         if row.get("has_jobs_at_weir") {
             faults.push(format!(
-                "schema {weir:?} has another table river_job, which would hide that of schema {river:?}; set WEIR_SCHEMA to a \
+                "schema {weir:?} has a table river_job, which would hide the one in schema {river:?}; set WEIR_SCHEMA to a \
                  separate schema, such as WEIR_SCHEMA=weir"
             ));
         }
         if row.get("has_record_at_river") {
             faults.push(format!(
-                "the River tables in schema {river:?} belong to another Weir, and they serve only one; set RIVER_SCHEMA to a \
+                "another Weir already uses the River tables in schema {river:?}, and they can serve only one; set RIVER_SCHEMA to a \
                  separate schema, such as RIVER_SCHEMA={weir}"
             ));
         }
@@ -132,7 +132,7 @@ pub(super) async fn inspect(
     let missing = missing_rights(client, &river).await?;
     let river_version = if !missing.is_empty() {
         faults.push(format!(
-            "this role lacks rights on River's tables in schema {river:?}; have their owner run: {}",
+            "this role lacks privileges on River's tables in schema {river:?}; ask their owner to run: {}",
             missing.join("; ")
         ));
         // The role may not read the version.
@@ -166,7 +166,7 @@ pub(super) async fn inspect(
     };
     if row.get("is_prerelease") {
         faults.push(format!(
-            "schema {weir:?} has a Weir from before the first release; move its data to a new database as \
+            "schema {weir:?} was created by Weir before its first release; move its data to a new database as \
              docs/how-to/upgrade.md describes, or drop the schema"
         ));
     } else {
@@ -174,12 +174,12 @@ pub(super) async fn inspect(
         if !taken.is_empty() {
             let taken = taken.join(", ");
             let remedy = if applied.is_some() {
-                "rename them, since Weir's tables are there already"
+                "rename them, because the schema already contains Weir's tables"
             } else {
                 "set WEIR_SCHEMA to a schema for Weir alone, such as WEIR_SCHEMA=weir, which is created if it is missing"
             };
             faults.push(format!(
-                "schema {weir:?} has what is not Weir's under names that Weir's tables need: {taken}; {remedy}"
+                "schema {weir:?} has objects with the names of Weir's tables that are not Weir's: {taken}; {remedy}"
             ));
         }
     }

@@ -7,10 +7,10 @@ pub const OLDEST_RIVER: i64 = 6;
 /// How to handle River's tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum River {
-    /// Create missing tables. Existing ones stay as they are, because another program may own them, and must be at
+    /// Create missing tables. Existing ones stay unchanged, because another program may own them, and must be at
     /// least version [`OLDEST_RIVER`].
     #[default]
-    AsItIs,
+    Create,
     /// Create them, or upgrade them to the latest version known here.
     Upgrade,
     /// Neither create nor change them.

@@ -1,5 +1,5 @@
 //! `weir migrate`: River's migrations by River's own migrator, then Weir's schema. It inspects the database before it
-//! changes anything, and leaves objects of other programs as they are.
+//! changes anything, and does not change objects of other programs.
 
 mod error;
 mod inspection;
@@ -24,8 +24,8 @@ pub use known::{OLDEST_RIVER, River};
 pub use schema::{Schema, SchemaFile};
 
 /// The pause between tries, and the number of tries: three minutes in all.
-const BETWEEN_TRIES: Duration = Duration::from_secs(4);
-const MAX_TRIES: u32 = 30;
+const RETRY_DELAY: Duration = Duration::from_secs(4);
+const MAX_ATTEMPTS: u32 = 30;
 
 /// The changes of a migration.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct Migrated {
     pub advice: Vec<String>,
     /// The version of River's tables, if it stays although a newer one is known.
     pub kept_river: Option<i64>,
-    /// The newer release of Weir that migrated this database. Its objects and their rights stay as they are.
+    /// The newer release of Weir that migrated this database. Its objects and their rights stay unchanged.
     pub newer_release: Option<String>,
 }
 
@@ -70,7 +70,7 @@ pub async fn migrate_with(database: &Database, river: River) -> Result<Migrated,
 ///
 /// As [`migrate`].
 pub async fn script(database: &Database, river: River) -> Result<String, MigrateError> {
-    let client = database.connect_as_it_is().await?;
+    let client = database.connect_without_schemas().await?;
     let schema = Schema::present();
     let found = inspect(&client, database.schemas(), &schema).await?;
     let applies_river = found.plan(river).map_err(MigrateError::Refused)?;
@@ -90,8 +90,8 @@ pub async fn migrate_to(
 ) -> Result<Migrated, MigrateError> {
     // Inspects the database over a separate session, where locks end with each statement, because River's migrations
     // change the tables that it reads.
-    let inspector = database.connect_as_it_is().await?;
-    let mut client = database.connect_as_it_is().await?;
+    let inspector = database.connect_without_schemas().await?;
+    let mut client = database.connect_without_schemas().await?;
     let mut found = inspect(&inspector, database.schemas(), schema).await?;
     if let Err(faults) = found.plan(river)
         && !found.has_record
@@ -124,18 +124,15 @@ pub async fn migrate_to(
                     .query_opt(include_str!("sql/blocking_session.sql"), &[])
                     .await;
                 let by = row.ok().flatten().map(|row| row.get("session"));
-                if tries == MAX_TRIES {
+                if tries == MAX_ATTEMPTS {
                     return Err(MigrateError::Blocked { by });
                 }
                 if tries == 1 {
-                    tracing::warn!(
-                        by,
-                        "waiting for a transaction that uses a table which has to change"
-                    );
+                    tracing::warn!(by, "waiting for a transaction that uses a table that must change");
                 }
                 // Later transactions wait behind a statement that waits for a table, including submissions and
                 // settlements. So it waits for a moment, lets them pass, and tries again.
-                tokio::time::sleep(BETWEEN_TRIES).await;
+                tokio::time::sleep(RETRY_DELAY).await;
             }
             Err(error) => return Err(error),
         }
@@ -262,7 +259,7 @@ async fn settle_rights(
     let left = transaction.query(&query, &[]).await?;
     let left = left.iter().map(|row| {
         let command: &str = row.get("command");
-        format!("rights of others on Weir's objects remain; as a superuser, run: {command} CASCADE")
+        format!("other roles still have privileges on Weir's objects; as a superuser, run: {command} CASCADE")
     });
     Ok((revoked, left.collect()))
 }

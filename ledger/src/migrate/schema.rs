@@ -139,7 +139,7 @@ impl Schema {
         let mut files: Vec<_> = self.files.iter().collect();
         files.sort_by_key(|file| rank(file));
         let (mut ordered, mut created) = (Vec::new(), BTreeSet::new());
-        // A table that depends on another one is moved behind it. A cycle would stay as it is, and PostgreSQL would
+        // A table that depends on another one is moved behind it. A cycle would stay unchanged, and PostgreSQL would
         // refuse it.
         while !files.is_empty() {
             let ready = files.iter().position(|file| {

@@ -65,7 +65,7 @@ impl Server {
         let mut faults = Vec::new();
         if self.version < OLDEST_SERVER {
             faults.push(format!(
-                "the server is PostgreSQL {}, and Weir needs {} or newer; upgrade it, or use another server",
+                "the server is PostgreSQL {}, but Weir needs {} or newer; upgrade it, or use another server",
                 self.release,
                 OLDEST_SERVER / 10_000
             ));
@@ -82,7 +82,7 @@ impl Server {
         }
         if self.is_read_only {
             faults.push(
-                "the server takes no writes; set DATABASE_URL to the primary, or turn default_transaction_read_only off"
+                "the server is read-only; set DATABASE_URL to the primary, or turn default_transaction_read_only off"
                     .to_owned(),
             );
         }
@@ -175,7 +175,7 @@ mod tests {
             ..server()
         };
         let wanted =
-            ["the server is PostgreSQL 14.11, and Weir needs 15 or newer; upgrade it, or use another server"];
+            ["the server is PostgreSQL 14.11, but Weir needs 15 or newer; upgrade it, or use another server"];
         assert_eq!(old.faults(ALL), wanted);
         assert_eq!(server().faults(ALL), [""; 0]);
     }

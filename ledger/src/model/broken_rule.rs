@@ -9,7 +9,7 @@ pub(super) enum BrokenRule {
     ReadKeyBeforeLock,
     /// A client is answered before the commit.
     AnswerBeforeCommit,
-    /// A settlement completes any attempt that is under way.
+    /// A settlement completes any running attempt.
     SettleAnyAttempt,
     /// A settled reservation stays in the table.
     ReleaseTwice,

@@ -11,7 +11,7 @@ WITH moved AS (
     SELECT $3::jsonb, $4::text, $5::smallint, jsonb_build_object('periodic', true, 'river:periodic_job_id', m.id), 1,
            $6::text, $2::timestamptz, 'available', '{}'
     FROM moved m
-    -- A leader of an earlier version enqueues by itself while processes are replaced one by one.
+    -- A leader of an earlier version enqueues on its own while processes are replaced one by one.
     WHERE NOT EXISTS (
         SELECT 1 FROM river_job j
         WHERE j.state IN ('available', 'running', 'retryable', 'completed', 'discarded') AND j.queue = $6

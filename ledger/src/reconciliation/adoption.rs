@@ -40,7 +40,7 @@ pub struct Adopted {
 }
 
 /// Reserves for the next jobs of these queues that belong to a holder and have no slot. They ask for a slot together
-/// with due jobs. `meter_of` returns the meter of each kind; jobs of other kinds stay as they are.
+/// with due jobs. `meter_of` returns the meter of each kind; jobs of other kinds stay unchanged.
 ///
 /// # Errors
 ///

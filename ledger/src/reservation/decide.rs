@@ -98,7 +98,7 @@ fn admit(
             let Some(quota) = quota else {
                 unreachable!("only an account with a plan can be over its quota")
             };
-            let full = without_room(&locked.account, &locked.windows, one.amount);
+            let full = full_windows(&locked.account, &locked.windows, one.amount);
             return Answer::OverQuota { quota, full }.into();
         }
         Decision::TooLarge => return Answer::TooLarge { quota }.into(),
@@ -145,12 +145,12 @@ pub(super) fn refuse_all(
         .iter()
         .filter(|other| (other.holder.id, other.meter) == (one.holder.id, one.meter));
     let amount = same.fold(0_i64, |sum, other| sum.saturating_add(other.amount));
-    let full = without_room(&locked.before, &locked.windows, amount);
+    let full = full_windows(&locked.before, &locked.windows, amount);
     Answer::OverQuota { quota, full }
 }
 
 /// The windows that have no room for this amount.
-fn without_room(account: &Account, windows: &[Window], amount: i64) -> Vec<Quota> {
+fn full_windows(account: &Account, windows: &[Window], amount: i64) -> Vec<Quota> {
     let windows = account.allowances.iter().zip(windows);
     windows
         .filter(|(allowance, _)| !allowance.has_room_for(amount))

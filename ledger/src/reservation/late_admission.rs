@@ -162,7 +162,7 @@ async fn lock_account(transaction: &Transaction<'_>, job: LateJob<'_>) -> Result
         )
         .await?;
     if provisioned.iter().any(|row| row.get::<_, i64>("new_users") > 0) {
-        tracing::warn!(job = job.id, user = %holder.id, "the job's user is new; it is on the default plan");
+        tracing::warn!(job = job.id, user = %holder.id, "the job's user was unknown and is now on the default plan");
     }
     transaction
         .query(include_str!("sql/lock.sql"), &[&&holders[..], &&meters[..]])

@@ -158,13 +158,13 @@ fn windows(row: &Row) -> (Vec<Window>, Vec<Allowance>) {
             from_grants: row.get("from_grants"),
             granted: row.get("granted"),
         });
-        shorter(row, row.get("at"), &mut windows, &mut allowances);
+        read_short_windows(row, row.get("at"), &mut windows, &mut allowances);
     }
     (windows, allowances)
 }
 
 /// The windows other than the month, from the arrays of `read.sql`.
-fn shorter(row: &Row, at: Timestamp, windows: &mut Vec<Window>, allowances: &mut Vec<Allowance>) {
+fn read_short_windows(row: &Row, at: Timestamp, windows: &mut Vec<Window>, allowances: &mut Vec<Allowance>) {
     let Some(spans) = row.get::<_, Option<Vec<&str>>>("short_spans") else {
         return;
     };
@@ -174,7 +174,7 @@ fn shorter(row: &Row, at: Timestamp, windows: &mut Vec<Window>, allowances: &mut
     let limits = limits.into_iter().zip(ceilings);
     for (((span, (limit, ceiling)), used), reserved) in spans.into_iter().zip(limits).zip(used).zip(reserved)
     {
-        let Some(window) = Span::parse(span).and_then(|span| Window::around(span, at)) else {
+        let Some(window) = Span::parse(span).and_then(|span| Window::containing(span, at)) else {
             continue;
         };
         windows.push(window);

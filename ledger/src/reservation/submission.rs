@@ -30,7 +30,7 @@ pub struct Submission {
     pub args: Value,
     /// River's metadata, a JSON object.
     pub metadata: Value,
-    /// The most that it may use, in the meter's unit; never negative.
+    /// The maximum amount that it may use, in the meter's unit; never negative.
     pub amount: i64,
     /// The caller's `Idempotency-Key`.
     pub idempotency: Option<Idempotency>,
@@ -69,9 +69,9 @@ pub struct Window {
 }
 
 impl Window {
-    /// The window around a time; `None` for a month, which depends on the subscription.
+    /// The window that contains a time; `None` for a month, which depends on the subscription.
     #[must_use]
-    pub fn around(span: Span, at: Timestamp) -> Option<Self> {
+    pub fn containing(span: Span, at: Timestamp) -> Option<Self> {
         let start = span.start(at.as_second())?;
         Some(Self {
             span,

@@ -76,7 +76,7 @@ impl<'a> NewRows<'a> {
     }
 
     /// The queues with a claimable new job.
-    fn woken(&self) -> Vec<&str> {
+    fn queues_to_notify(&self) -> Vec<&str> {
         let mut queues: Vec<&str> = self
             .queues
             .iter()
@@ -185,7 +185,7 @@ pub(super) async fn write<C: GenericClient + Sync>(
     }
     let counters = CounterRows::of(snapshot);
     let draws = DrawRows::of(outcomes);
-    let woken = rows.woken();
+    let queues = rows.queues_to_notify();
     let ttl = rules.ttl.as_secs_f64();
     let jobs: [&(dyn ToSql + Sync); 11] = [
         &rows.ids,
@@ -239,7 +239,7 @@ pub(super) async fn write<C: GenericClient + Sync>(
         &counters.limits,
     ];
     let draw: [&(dyn ToSql + Sync); 4] = [&draws.jobs, &draws.positions, &draws.grants, &draws.amounts];
-    let notify: [&(dyn ToSql + Sync); 1] = [&woken];
+    let notify: [&(dyn ToSql + Sync); 1] = [&queues];
     // A statement without rows is not sent.
     let execute = async |statement, rows: usize, params: &[&(dyn ToSql + Sync)]| match rows {
         0 => Ok(0),
@@ -253,7 +253,7 @@ pub(super) async fn write<C: GenericClient + Sync>(
         client.execute(&statements.update_holders, &holders),
         execute(&statements.update_balances, counters.balance_users.len(), &balances),
         execute(&statements.draw, draws.jobs.len(), &draw),
-        execute(&statements.notify, woken.len(), &notify),
+        execute(&statements.notify, queues.len(), &notify),
         finish(),
     )?;
     Ok(())

@@ -66,7 +66,8 @@ impl Released {
 
     /// Every window in which it counts, with its start.
     fn starts(&self, month: Timestamp) -> impl Iterator<Item = (Span, Timestamp)> {
-        let shorter = Span::of_bits(self.windows).filter_map(|span| Window::around(span, self.reserved_at));
+        let shorter =
+            Span::from_bits(self.windows).filter_map(|span| Window::containing(span, self.reserved_at));
         std::iter::once((Span::Month, month)).chain(shorter.map(|window| (window.span, window.start)))
     }
 }

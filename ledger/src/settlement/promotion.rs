@@ -36,7 +36,7 @@ const NARROWING: Duration = Duration::from_secs(5);
 
 /// The time to avoid a holder after its jobs could not be started. When more jobs are due than one round handles, this
 /// also applies to a holder with a lock held by another transaction.
-const HELD_OFF_FOR: Duration = Duration::from_secs(1);
+const HOLD_OFF_TIME: Duration = Duration::from_secs(1);
 
 /// The maximum number of due jobs in one transaction.
 const MAX_DUE: usize = 500;
@@ -58,7 +58,7 @@ impl Promoter {
             rules,
             promoted,
             pass: Pass::new(REST),
-            hold_off: HoldOff::new(HELD_OFF_FOR),
+            hold_off: HoldOff::new(HOLD_OFF_TIME),
         }
     }
 
@@ -166,7 +166,7 @@ impl Promoter {
                 return Err(error);
             }
             if let [key] = part[..] {
-                tracing::warn!(holder = %key.0, meter = key.1.as_str(), %error, "waiting jobs could not be started");
+                tracing::warn!(holder = %key.0, meter = key.1.as_str(), %error, "could not start waiting jobs");
                 self.hold_off.start(key);
                 continue;
             }

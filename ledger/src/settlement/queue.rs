@@ -69,7 +69,7 @@ impl Settler {
     ///
     /// # Errors
     ///
-    /// When the database cannot be used or refuses the settlement. The job stays as it is, and may be settled again.
+    /// When the database cannot be used or refuses the settlement. The job stays unchanged, and may be settled again.
     pub async fn settle(&self, ended: Ended) -> Result<Settled, SettleError> {
         let settled = self.committer().commit(ended).await;
         settled.map_err(|rejection| match rejection {
@@ -90,7 +90,7 @@ impl Settler {
             success: None,
         };
         if !self.committer().notice(ended) {
-            tracing::debug!(job = job_id, "left to reconciliation");
+            tracing::debug!(job = job_id, "could not settle now; reconciliation will");
         }
     }
 }

@@ -148,7 +148,7 @@ impl Transact for Settle {
             job = ended.job_id,
             %holder,
             reason = %error,
-            "the counters of a holder did not equal their rows, or were gone; they were rebuilt"
+            "rebuilt a holder's counters, which did not match their rows or were missing"
         );
         Ok(true)
     }
@@ -272,7 +272,7 @@ async fn lock_and_plan(
     .map_err(|error| Failure::of(error, Phase::Open))?;
     let locked: BTreeMap<Key, LockedHolder> = locked.iter().map(locked_holder).collect();
     let mut completed_ids = HashSet::<i64>::new();
-    let mut released: Vec<Released> = released.iter().map(released_by_others).collect();
+    let mut released: Vec<Released> = released.iter().map(released_before).collect();
     let used: HashMap<i64, Option<i64>> = group
         .iter()
         .filter_map(|one| Some((one.job_id, one.success.as_ref()?.used)))
@@ -365,7 +365,7 @@ fn released_row(row: &Row, holder: Uuid) -> Released {
 }
 
 /// A row of `release.sql`.
-fn released_by_others(row: &Row) -> Released {
+fn released_before(row: &Row) -> Released {
     Released {
         ended: row.get("ended"),
         state: row.get("state"),
@@ -436,7 +436,7 @@ pub(super) async fn write(
             _ => client.query(&statements.promote, &promote).await,
         }
     };
-    let (_, _, _, _, woken, ()) = tokio::try_join!(
+    let (_, _, _, _, promoted_jobs, ()) = tokio::try_join!(
         biased;
         execute(&statements.charge, charges.jobs.len(), &charge),
         execute(&statements.update_balances, balances.users.len(), &balance),
@@ -455,12 +455,12 @@ pub(super) async fn write(
             user_id: is_user.then_some(id),
         }
     };
-    let jobs = woken
+    let jobs = promoted_jobs
         .iter()
         .map(|row| (row.get("job_id"), row.get("attempt"), holder(row)));
     promoted.remember(jobs, Instant::now());
-    metrics::counter!("weir_promotions_total").increment(woken.len() as u64);
-    Ok(woken.len())
+    metrics::counter!("weir_promotions_total").increment(promoted_jobs.len() as u64);
+    Ok(promoted_jobs.len())
 }
 
 fn record(released: &[Released], charges: &HashMap<i64, i64>) {

@@ -25,7 +25,7 @@ use weir_ledger::read;
 use super::answers::{AttemptEnded, InvalidBody, NoAttempt, TooLarge, Unavailable};
 use super::problem::ApiError;
 use super::state::Api;
-use super::when::FARTHEST;
+use super::when::MAX_AHEAD;
 use crate::handler::{MAX_OUTPUT, Outcome};
 
 /// An output and the members around it. JSON may need six bytes for a character.
@@ -215,7 +215,7 @@ pub(super) async fn fail(
         retry,
         retry_at,
     } = body(bytes, MAX_REPORT)?;
-    if retry_at.is_some_and(|at| at.duration_since(Timestamp::now()) > FARTHEST) {
+    if retry_at.is_some_and(|at| at.duration_since(Timestamp::now()) > MAX_AHEAD) {
         return Err(ApiError::Unprocessable(
             "retry_at must be within 366 days.".to_owned(),
         ));

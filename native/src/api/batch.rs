@@ -58,19 +58,19 @@ pub(super) struct AcceptedBatch {
     tag = "Jobs",
     params(
         ("id" = String, Path, description = "The name of the service", min_length = 1),
-        ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the same jobs for 24 hours, regardless of the order of members. With other arguments, another time or another priority: 422", min_length = 1, max_length = 255),
-        ("Weir-Run-At" = Option<String>, Header, description = "When the jobs run: an RFC 3339 time within 366 days. Default: at once", example = "2027-01-31T08:00:00Z", min_length = 1),
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the same jobs for 24 hours, regardless of the order of members. If the arguments, the time or the priority differ: 422", min_length = 1, max_length = 255),
+        ("Weir-Run-At" = Option<String>, Header, description = "When the jobs run: an RFC 3339 time within 366 days. Default: immediately", example = "2027-01-31T08:00:00Z", min_length = 1),
         ("Weir-Priority" = Option<i16>, Header, description = "Priority within their lane, from 1 (first) to 4. Default: 1", minimum = 1, maximum = 4),
     ),
-    request_body(content = BatchArguments, description = "The arguments of 1 to 100 jobs, JSON objects, of at most 256 KiB in all"),
+    request_body(content = BatchArguments, description = "The arguments of 1 to 100 jobs: an array of JSON objects, at most 256 KiB in total"),
     responses(
         (status = 202, body = AcceptedBatch, description = "All jobs are accepted"),
         (status = 400, body = ProblemDetails, description = "The body is not JSON", content_type = "application/problem+json"),
         Unauthenticated, LacksScope,
         (status = 404, body = ProblemDetails, description = "Unknown service", content_type = "application/problem+json"),
         (status = 413, body = ProblemDetails, description = "The body is larger than 256 KiB", content_type = "application/problem+json"),
-        (status = 422, body = ProblemDetails, description = "The service cannot use some of the arguments, or the key was used with others", content_type = "application/problem+json"),
-        (status = 429, body = ProblemDetails, description = "Together they exceed the plan's quota; none is accepted", content_type = "application/problem+json"),
+        (status = 422, body = ProblemDetails, description = "The service rejects some of the arguments, or the key was used with a different request", content_type = "application/problem+json"),
+        (status = 429, body = ProblemDetails, description = "The batch exceeds the plan's quota; no job is accepted", content_type = "application/problem+json"),
         Unavailable,
     )
 )]
@@ -147,7 +147,7 @@ fn arguments(body: Value) -> Result<Vec<Map<String, Value>>, ApiError> {
                 .collect()
         }
         _ => Err(ApiError::Unprocessable(format!(
-            "The body must be an array of the arguments of 1 to {MAX_JOBS} jobs."
+            "The body must be an array with the arguments of 1 to {MAX_JOBS} jobs."
         ))),
     }
 }

@@ -23,7 +23,7 @@ const CONNECTIONS: usize = 4;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// For how long to check a holder's lock before each of its changes, after a change timed out on it.
-const LOCKED_FOR: Duration = Duration::from_secs(30);
+const LOCKED_HOLD_OFF: Duration = Duration::from_secs(30);
 
 /// The pause between two checks of that lock.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -46,11 +46,11 @@ impl Changes {
         Self {
             pool: database.pool_with_lock_timeout(CONNECTIONS, LOCK_TIMEOUT),
             turns: Mutex::default(),
-            locked: Mutex::new(HoldOff::new(LOCKED_FOR)),
+            locked: Mutex::new(HoldOff::new(LOCKED_HOLD_OFF)),
         }
     }
 
-    /// Applies a change to the holder with this id, or to another thing with an id, after its earlier changes.
+    /// Applies a change to the holder with this id, or to another object with an id, after its earlier changes.
     ///
     /// # Errors
     ///

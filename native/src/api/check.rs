@@ -25,7 +25,7 @@ pub(super) struct Wanted {
     /// The name of the service
     #[param(min_length = 1)]
     service: String,
-    /// The most that the job may use. Default: the service's fixed amount. Required if the service has none
+    /// The maximum amount that the job may use. Default: the service's fixed amount. Required if the service has none
     #[param(minimum = 0, maximum = 1_000_000_000_000_000_i64)]
     amount: Option<i64>,
 }
@@ -67,7 +67,7 @@ pub(super) enum CheckedOutcome {
     tag = "Usage",
     params(Wanted),
     responses(
-        (status = 200, body = Checked, description = "The outcome that the submission would have"),
+        (status = 200, body = Checked, description = "The outcome of such a submission"),
         Unauthenticated, LacksScope, NoService, OutOfRange, Unavailable,
     )
 )]
@@ -76,11 +76,11 @@ pub(super) async fn check(
     caller: Caller,
     wanted: Result<Query<Wanted>, QueryRejection>,
 ) -> Result<Json<Checked>, ApiError> {
-    of_holder(&api, caller.holder, wanted).await
+    check_for_holder(&api, caller.holder, wanted).await
 }
 
 /// Checks a submission of this holder.
-pub(super) async fn of_holder(
+pub(super) async fn check_for_holder(
     api: &Api,
     holder: Holder,
     wanted: Result<Query<Wanted>, QueryRejection>,
@@ -99,7 +99,7 @@ pub(super) async fn of_holder(
         .ok_or_else(|| ApiError::NoService(service.clone()))?;
     let amount = amount.or_else(|| service.fixed_amount()).ok_or_else(|| {
         ApiError::Unprocessable(format!(
-            "The service {} has no fixed amount; pass amount.",
+            "The service {} has no fixed amount; send amount.",
             service.name
         ))
     })?;

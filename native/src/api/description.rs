@@ -21,13 +21,13 @@ const ATTEMPT_TOKEN: &str = "attemptToken";
     ),
     servers((
         url = "/",
-        description = "The server that this document came from. The edge forwards /api; /admin and /worker exist at the origin only"
+        description = "The server that returned this document. The edge forwards /api; only the origin serves /admin and /worker"
     )),
     tags(
         (name = "Jobs", description = "Submit, follow and cancel jobs"),
         (name = "Usage", description = "Usage, for users and for billing"),
         (name = "Lanes", description = "Queued and running jobs of all lanes"),
-        (name = "Development", description = "Routes of servers in development mode"),
+        (name = "Development", description = "Routes that exist only in development mode"),
         (name = "Workers", description = "Reports of handlers that answer later"),
         (name = "Holders", description = "Plans, overrides, grants and adjustments of holders"),
         (name = "Audit log", description = "Changes that operators and billing made"),
@@ -94,7 +94,7 @@ fn complete_operation(path: &str, operation: &mut Operation) {
     } else {
         parameters.push(RefOr::T(on_behalf_of()));
         let mut accepted = vec![bearer(USER_TOKEN), bearer(SERVICE_KEY)];
-        if !FOR_USERS.contains(&operation.operation_id.as_deref().unwrap_or_default()) {
+        if !USER_OPERATIONS.contains(&operation.operation_id.as_deref().unwrap_or_default()) {
             accepted.push(SecurityRequirement::default());
         }
         accepted
@@ -102,7 +102,7 @@ fn complete_operation(path: &str, operation: &mut Operation) {
 }
 
 /// Operations below `/api` that anonymous callers may not use.
-const FOR_USERS: [&str; 3] = ["listJobs", "submitBatch", "streamJobs"];
+const USER_OPERATIONS: [&str; 3] = ["listJobs", "submitBatch", "streamJobs"];
 
 fn on_behalf_of() -> Parameter {
     let subject = ObjectBuilder::new()

@@ -83,7 +83,7 @@ fn event(name: &str, data: impl Serialize) -> Event {
     tag = "Jobs",
     params(
         ("id" = i64, Path, description = "The job's id", minimum = 1),
-        ("token" = Option<String>, Query, description = "The job's token. Anonymous callers need it", min_length = 1),
+        ("token" = Option<String>, Query, description = "The job's token. Required for anonymous callers", min_length = 1),
     ),
     responses(
         (status = 200, description = "Events `job`, each with a Job as its data", content_type = "text/event-stream"),
@@ -155,13 +155,13 @@ impl Following {
                 // The stream continues after an outage.
                 Err(ApiError::Database(_)) => {
                     tokio::time::sleep(OUTAGE_PAUSE).await;
-                    self.watch.again(&changed);
+                    self.watch.mark_changed(&changed);
                 }
                 // The stream continues when large answers have been sent.
                 Err(ApiError::Unavailable(_)) => {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(MAX_PAUSE);
-                    self.watch.again(&changed);
+                    self.watch.mark_changed(&changed);
                 }
                 Err(_) => return None,
             }
@@ -263,7 +263,7 @@ impl Everything {
             let Ok(found) = jobs::by_ids(&self.api, self.holder, &changed).await else {
                 // The stream continues after an outage.
                 tokio::time::sleep(OUTAGE_PAUSE).await;
-                self.watch.again(&changed);
+                self.watch.mark_changed(&changed);
                 continue;
             };
             for id in changed {

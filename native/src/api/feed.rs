@@ -34,7 +34,7 @@ pub(super) const NEWEST: i64 = 100;
 const MAX_FOLLOWED: usize = 1000;
 
 /// Looks take at most a fifth of the time: the pause is this many times as long as the look was.
-const RESTS_FOR: u32 = 4;
+const PAUSE_FACTOR: u32 = 4;
 
 /// The maximum number of open streams of a process.
 const MAX_STREAMS: usize = 10_000;
@@ -177,7 +177,7 @@ impl Watch {
     }
 
     /// Marks these jobs as changed again, because they could not be read.
-    pub(super) fn again(&self, ids: &[i64]) {
+    pub(super) fn mark_changed(&self, ids: &[i64]) {
         self.inbox.changed().extend(ids);
         self.inbox.rung.notify_one();
     }
@@ -197,7 +197,7 @@ impl Drop for Watch {
 
 /// The minimum pause after a query that took this long.
 fn rest_after(took: Duration) -> Duration {
-    (took * RESTS_FOR).max(MIN_PAUSE)
+    (took * PAUSE_FACTOR).max(MIN_PAUSE)
 }
 
 /// Looks once, notifies the streams, and returns the pause until the next look; `None` without streams.

@@ -93,7 +93,7 @@ pub struct Job {
     pub error: Option<JobError>,
     /// The progress of the current attempt; null unless it reports any.
     pub progress: Option<Progress>,
-    /// Whether it holds nothing any more. A job that ended outside Weir is settled and charged a moment later.
+    /// Whether it no longer holds anything. A job that ended outside Weir is settled and charged a moment later.
     #[serde(skip)]
     pub(super) is_settled: bool,
 }
@@ -169,7 +169,7 @@ impl Job {
         self.status == Status::Running || self.is_finished()
     }
 
-    /// Whether nothing can change any more.
+    /// Whether it can no longer change.
     pub(super) fn is_over(&self) -> bool {
         self.is_finished() && self.is_settled
     }

@@ -55,8 +55,8 @@ mod tests {
         assert_eq!(rotated.verify(7, &before), Some(at));
         assert_eq!(rotated.verify(7, &rotated.of(7, at).unwrap()), Some(at));
         assert_eq!(rotated.verify(8, &before), None);
-        let elsewhere = JobTokens::new([&old], Uuid::from_u128(1));
-        assert_eq!(elsewhere.verify(7, &before), None, "another database");
+        let other_database = JobTokens::new([&old], Uuid::from_u128(1));
+        assert_eq!(other_database.verify(7, &before), None, "another database");
         assert_eq!(JobTokens::new([&new], Uuid::nil()).verify(7, &before), None);
         let (_, code) = before.split_once('.').unwrap();
         for wrong in [

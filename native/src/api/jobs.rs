@@ -62,8 +62,8 @@ pub(super) struct Accepted {
     tag = "Jobs",
     params(
         ("id" = String, Path, description = "The name of the service", min_length = 1),
-        ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the same job for 24 hours, regardless of the order of members. With other arguments, another time or another priority: 422", min_length = 1, max_length = 255),
-        ("Weir-Run-At" = Option<String>, Header, description = "When the job runs: an RFC 3339 time within 366 days. Default: at once. For users only", example = "2027-01-31T08:00:00Z", min_length = 1),
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the same job for 24 hours, regardless of the order of members. If the arguments, the time or the priority differ: 422", min_length = 1, max_length = 255),
+        ("Weir-Run-At" = Option<String>, Header, description = "When the job runs: an RFC 3339 time within 366 days. Default: immediately. For users only", example = "2027-01-31T08:00:00Z", min_length = 1),
         ("Weir-Priority" = Option<i16>, Header, description = "Priority within its lane, from 1 (first) to 4. Default: 1", minimum = 1, maximum = 4),
     ),
     request_body(content = Object, description = "The job's arguments, a JSON object of at most 256 KiB"),
@@ -73,7 +73,7 @@ pub(super) struct Accepted {
         Unauthenticated, LacksScope,
         (status = 404, body = ProblemDetails, description = "Unknown service", content_type = "application/problem+json"),
         (status = 413, body = ProblemDetails, description = "The body is larger than 256 KiB", content_type = "application/problem+json"),
-        (status = 422, body = ProblemDetails, description = "The service cannot use these arguments, or the key was used with others", content_type = "application/problem+json"),
+        (status = 422, body = ProblemDetails, description = "The service rejects these arguments, or the key was used with a different request", content_type = "application/problem+json"),
         (status = 429, body = ProblemDetails, description = "Over the plan's quota, or over the anonymous rate limit", content_type = "application/problem+json"),
         Unavailable,
     )
@@ -116,13 +116,13 @@ pub(super) async fn submit(
         // Taken from what was committed. The job is accepted whatever the database does next.
         Answer::Accepted { job, quota } => (Job::accepted(job, service), quota, false),
         Answer::Repeated { job_id, quota } => {
-            let job = match own_by_id(&api, caller.holder, job_id).await {
+            let job = match holders_job(&api, caller.holder, job_id).await {
                 Err(ApiError::NoJob) => deleted(&api, caller.holder, service, job_id).await,
                 job => job,
             };
             (job?, quota, false)
         }
-        Answer::Folded { job_id, quota } => (own_by_id(&api, caller.holder, job_id).await?, quota, true),
+        Answer::Folded { job_id, quota } => (holders_job(&api, caller.holder, job_id).await?, quota, true),
         Answer::OverQuota { quota, full } => return Err(over_quota(service, quota, full, amount)),
         Answer::TooLarge { .. } => return Err(too_large_an_amount()),
         Answer::TooManyWaiting { most, .. } => return Err(ApiError::TooManyWaiting(most)),
@@ -267,11 +267,11 @@ pub(super) async fn by_id(api: &Api, caller: &Caller, id: i64) -> Result<Job, Ap
         return one(api, read::anonymous(&api.pool, id, created_at).await?);
     }
     caller.holder.user_id.ok_or(ApiError::NoJob)?;
-    own_by_id(api, caller.holder, id).await
+    holders_job(api, caller.holder, id).await
 }
 
 /// The holder's job of that id. An address proves no ownership, so callers must have checked the access before.
-async fn own_by_id(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiError> {
+async fn holders_job(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiError> {
     one(api, read::by_id(&api.pool, holder.id, id).await?)
 }
 
@@ -296,7 +296,7 @@ fn one(api: &Api, found: Option<JobView>) -> Result<Job, ApiError> {
     tag = "Jobs",
     params(
         ("id" = i64, Path, description = "The job's id", minimum = 1),
-        ("Weir-Job-Token" = Option<String>, Header, description = "The job's token. Anonymous callers need it", min_length = 1),
+        ("Weir-Job-Token" = Option<String>, Header, description = "The job's token. Required for anonymous callers", min_length = 1),
     ),
     responses(
         (status = 200, body = Job, description = "The job"),
@@ -326,10 +326,10 @@ pub(super) async fn get(
     tag = "Jobs",
     params(
         ("id" = i64, Path, description = "The job's id", minimum = 1),
-        ("Weir-Job-Token" = Option<String>, Header, description = "The job's token. Anonymous callers need it", min_length = 1),
+        ("Weir-Job-Token" = Option<String>, Header, description = "The job's token. Required for anonymous callers", min_length = 1),
     ),
     responses(
-        (status = 200, body = Job, description = "A running job is cancelled a moment later"),
+        (status = 200, body = Job, description = "A running job stops a moment later"),
         Unauthenticated, LacksScope, NoSuchJob, NoSubject, Unavailable,
     )
 )]
@@ -362,7 +362,7 @@ pub(super) async fn end(api: &Api, id: i64, holder: Option<Uuid>) -> Result<(), 
         })
         .await
     {
-        tracing::warn!(job = id, %error, "left to reconciliation");
+        tracing::warn!(job = id, %error, "could not settle now; reconciliation will");
     }
     api.feed.hurry();
     Ok(())

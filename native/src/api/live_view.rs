@@ -44,7 +44,7 @@ impl LiveView {
         } else {
             Duration::ZERO
         };
-        *last = Some((Instant::now() + status::shown_for(took), lanes.clone()));
+        *last = Some((Instant::now() + status::cache_duration(took), lanes.clone()));
         lanes
     }
 

@@ -41,4 +41,4 @@ pub use headers::MAX_KEY;
 pub use job::Job;
 pub use problem::ApiError;
 pub use receiving::MAX_BODY;
-pub use when::FARTHEST;
+pub use when::MAX_AHEAD;

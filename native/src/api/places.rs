@@ -1,4 +1,4 @@
-//! Limits on things that need resources for a while, such as event streams: a number for the process, and a number for
+//! Limits on consumers of resources, such as event streams: a number for the process, and a number for
 //! each holder.
 
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-/// The places for one kind of thing.
+/// The places for one kind of consumer.
 pub(super) struct Places(Arc<Room>);
 
 struct Room {
@@ -57,7 +57,7 @@ impl Places {
         self.take_many(holder, 1)
     }
 
-    /// Takes several places for one thing, at most as many as a holder may have. `None` if too few are free.
+    /// Takes several places for one consumer, at most as many as a holder may have. `None` if too few are free.
     pub(super) fn take_many(&self, holder: Uuid, places: usize) -> Option<Place> {
         let places = places.min(self.0.of_holder);
         self.0.take(holder, places).then(|| Place {
@@ -69,8 +69,8 @@ impl Places {
 }
 
 impl Place {
-    /// Changes the number of places to what the thing needs now, as [`Places::take_many`] does. Changes nothing if too
-    /// few are free.
+    /// Changes the number of places to what the consumer needs now, as [`Places::take_many`] does. Changes nothing if
+    /// too few are free.
     #[must_use]
     pub(super) fn grow_to(&mut self, places: usize) -> bool {
         let places = places.min(self.room.of_holder);

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::listen::{self, ListenError, Patience};
 use crate::config::Settings;
-use crate::status::shown_for;
+use crate::status::cache_duration;
 use crate::telemetry::gauges::Gauges;
 use weir_ledger::database::{ConnectionPool, DatabaseError, FromDatabase};
 use weir_ledger::read::{overview, probes};
@@ -117,12 +117,12 @@ impl Probes {
                     began.elapsed()
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "scraped without the database");
+                    tracing::warn!(%error, "a scrape could not reach the database");
                     self.gauges.unknown();
                     Duration::ZERO
                 }
             };
-            *shown_until = Some(Instant::now() + shown_for(took));
+            *shown_until = Some(Instant::now() + cache_duration(took));
         }
         drop(shown_until);
         self.metrics.render()
@@ -135,7 +135,7 @@ impl Probes {
             .within(DATABASE_TIMEOUT, async |client| self.gauges.count(client).await)
             .await;
         if let Err(error) = counted {
-            tracing::warn!(%error, "scraped without the numbers of jobs");
+            tracing::warn!(%error, "a scrape could not count the jobs");
             self.gauges.uncounted();
         }
     }

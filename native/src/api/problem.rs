@@ -230,9 +230,9 @@ impl From<Refusal> for ApiError {
 impl From<ReserveError> for ApiError {
     fn from(error: ReserveError) -> Self {
         match error {
-            ReserveError::Unstorable(reason) => {
-                Self::Unprocessable(format!("the arguments hold text that cannot be stored: {reason}"))
-            }
+            ReserveError::Unstorable(reason) => Self::Unprocessable(format!(
+                "the arguments contain text that cannot be stored: {reason}"
+            )),
             ReserveError::Database(error) => error.into(),
             error @ ReserveError::Overloaded => Self::Unavailable(error.to_string()),
         }
@@ -293,7 +293,7 @@ impl ApiError {
             }
             Self::LargerThan(most) => {
                 return format!(
-                    "At most {most} bytes are accepted. Store larger data elsewhere and send its URL."
+                    "The body may have at most {most} bytes. Store larger data elsewhere and send its URL."
                 )
                 .into();
             }
@@ -310,7 +310,7 @@ impl ApiError {
             | Self::Malformed(reason)
             | Self::Unprocessable(reason) => reason,
             Self::NoKey => {
-                "This needs a service key with the scope admin: Authorization: Bearer weir_sk_… (`weir key create --scope \
+                "This requires a service key with the scope admin: Authorization: Bearer weir_sk_… (`weir key create --scope \
                  admin`)."
             }
             Self::Deleted => "The user was deleted.",
@@ -319,12 +319,12 @@ impl ApiError {
                  job with the token from the response to its submission (header Weir-Job-Token)."
             }
             Self::NoRoute => "There is nothing at this path; see /api/openapi.json.",
-            Self::NoMethod => "This path does not have this method; see /api/openapi.json.",
+            Self::NoMethod => "This path does not support this method; see /api/openapi.json.",
             Self::NoJob => "You have no job with this id.",
             Self::TooLarge => "The body may have at most 256 KiB; send fewer files at a time.",
-            Self::TooSlow => "The body takes too long to arrive. Send it again, or send less at a time.",
+            Self::TooSlow => "The body took too long to arrive. Send it again, or send less at a time.",
             Self::NoAttempt => {
-                "This needs the token of an attempt at this job: Authorization: Bearer …, with the value of the request's \
+                "This requires the token of an attempt of this job: Authorization: Bearer …, with the value of the request's \
                  Weir-Attempt-Token."
             }
             Self::AttemptEnded(AttemptEnd::JobCancelled) => "The job was cancelled. Stop working on it.",
@@ -332,7 +332,7 @@ impl ApiError {
             Self::AttemptEnded(AttemptEnd::Retried) => {
                 "This attempt is over, and the job is retried. Stop working on this attempt."
             }
-            Self::OverQuota(_) => "This submission does not fit into the plan.",
+            Self::OverQuota(_) => "This submission exceeds the plan's quota.",
             Self::TooManyStreams => {
                 "Too many event streams are open. Close one; /api/jobs/events streams all jobs."
             }

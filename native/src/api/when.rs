@@ -8,7 +8,7 @@ use super::headers::single;
 use super::problem::ApiError;
 
 /// The latest time for which a job can be scheduled or retried.
-pub const FARTHEST: SignedDuration = SignedDuration::from_hours(366 * 24);
+pub const MAX_AHEAD: SignedDuration = SignedDuration::from_hours(366 * 24);
 
 /// When to run a job, and its priority among the jobs that are ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl When {
         let run_at = single(headers, "weir-run-at", |text| text.parse::<Timestamp>().ok()).map_err(|_| {
             ApiError::Unprocessable("Weir-Run-At must be one time, such as 2027-01-31T08:00:00Z.".to_owned())
         })?;
-        if run_at.is_some_and(|at| at.duration_since(now) > FARTHEST) {
+        if run_at.is_some_and(|at| at.duration_since(now) > MAX_AHEAD) {
             return Err(ApiError::Unprocessable(
                 "Weir-Run-At must be within 366 days.".to_owned(),
             ));
@@ -38,7 +38,7 @@ impl When {
                 .filter(|priority| (FIRST_PRIORITY..=LAST_PRIORITY).contains(priority))
         })
         .map_err(|_| {
-            ApiError::Unprocessable("Weir-Priority must be one number from 1, the first, to 4.".to_owned())
+            ApiError::Unprocessable("Weir-Priority must be one number from 1 (first) to 4.".to_owned())
         })?;
         Ok(Self {
             run_at: run_at.filter(|at| *at > now),

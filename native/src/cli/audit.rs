@@ -15,7 +15,7 @@ pub(super) struct Audit {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Rebuild the counters from the rows they stand for, then check.
+    /// Rebuild the counters from their rows before the check.
     #[arg(long)]
     repair: bool,
 }

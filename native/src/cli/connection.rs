@@ -15,9 +15,10 @@ pub(super) async fn connected(settings: &Settings) -> Result<Client, Box<dyn Err
     let missing = migrate::missing_rights(&client).await?;
     if !missing.is_empty() {
         let commands = missing.join("; ");
-        return Err(
-            format!("this role lacks rights on River's tables; have their owner run: {commands}").into(),
-        );
+        return Err(format!(
+            "this role lacks privileges on River's tables; ask their owner to run: {commands}"
+        )
+        .into());
     }
     if !migrate::is_current(&client).await? {
         return Err("the database does not have the schema of this release; run `weir migrate` first".into());

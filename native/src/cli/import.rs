@@ -1,4 +1,4 @@
-//! `weir import`: takes over an existing product's users, subscriptions, usage and reservations.
+//! `weir import`: imports an existing product's users, subscriptions, usage and reservations.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use clap::Args;
 use comfy_table::CellAlignment;
 use jiff::Timestamp;
 use weir::config::Settings;
-use weir_ledger::control::{self, ImportSource, ImportSum, Imported};
+use weir_ledger::control::{self, ImportSource, ImportTotal, Imported};
 
 use super::connection::connected;
 use super::output::{
@@ -18,11 +18,11 @@ pub(crate) struct Import {
     /// The schema with the product's tables, or with views of them.
     #[arg(long = "from", value_name = "SCHEMA")]
     schema: String,
-    /// Until when the product has billed its usage, such as 2027-01-31T00:00:00Z. The usage feed delivers later usage
-    /// [default: all usage is billed].
+    /// The time up to which the product has billed its usage, such as 2027-01-31T00:00:00Z. The usage feed delivers
+    /// later usage [default: all usage is billed].
     #[arg(long)]
     billed_until: Option<Timestamp>,
-    /// Check everything and print the sums; change nothing.
+    /// Check everything and print the totals without changing anything.
     #[arg(long)]
     dry_run: bool,
     /// Print JSON.
@@ -40,8 +40,8 @@ impl Import {
         };
         let actor = actor();
         let imported = with_progress("importing", control::import(&mut client, &actor, source)).await?;
-        let sums = match imported {
-            Imported::Done(sums) => sums,
+        let totals = match imported {
+            Imported::Done(totals) => totals,
             Imported::Refused(faults) => {
                 if self.json {
                     print_json(&faults)?;
@@ -58,9 +58,9 @@ impl Import {
             }
         };
         if self.json {
-            print_json(&sums)?;
+            print_json(&totals)?;
         } else {
-            print(&text(&sums))?;
+            print(&text(&totals))?;
         }
         if self.dry_run {
             print_error("dry run: nothing was changed");
@@ -69,14 +69,14 @@ impl Import {
     }
 }
 
-fn text(sums: &[ImportSum]) -> String {
+fn text(totals: &[ImportTotal]) -> String {
     let mut table = plain_table(["", "SOURCE", "WEIR BEFORE", "WEIR AFTER"]);
-    for sum in sums {
+    for total in totals {
         table.add_row([
-            sum.what.clone(),
-            sum.source.to_string(),
-            sum.before.to_string(),
-            sum.after.to_string(),
+            total.what.clone(),
+            total.source.to_string(),
+            total.before.to_string(),
+            total.after.to_string(),
         ]);
     }
     for column in 1..4 {

@@ -22,14 +22,14 @@ Examples:
   weir key create --name billing --scope admin --ttl 90d
   weir key create --name api --scope submit,read")]
     Create {
-        /// Its name, for the log.
+        /// The key's name, as the log shows it.
         #[arg(long)]
         name: String,
         /// Its scopes, separated by commas.
         #[arg(long, value_delimiter = ',', required = true, value_parser = scopes())]
         scope: Vec<Scope>,
         /// The key's lifetime, such as 90d [default: never expires].
-        #[arg(long, value_parser = some_time)]
+        #[arg(long, value_parser = positive_duration)]
         ttl: Option<Duration>,
     },
     /// Show all keys, without their secrets.
@@ -47,7 +47,7 @@ Examples:
 Example:
   weir key revoke billing")]
     Revoke {
-        /// Its name.
+        /// The key's name.
         name: String,
     },
 }
@@ -97,7 +97,7 @@ fn scopes() -> impl TypedValueParser<Value = Scope> {
 }
 
 /// A duration greater than zero.
-fn some_time(text: &str) -> Result<Duration, String> {
+fn positive_duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(Duration::ZERO) => Err("the ttl must be more than 0".to_owned()),
         Ok(duration) => Ok(duration),

@@ -19,7 +19,7 @@ pub(super) struct Migrate {
     /// Upgrade existing River tables to the latest version, even if Weir did not create them.
     #[arg(long)]
     upgrade_river: bool,
-    /// Print the SQL script that would run, and change nothing.
+    /// Print the SQL script that would run, without changing anything.
     #[arg(long)]
     print: bool,
 }
@@ -31,7 +31,7 @@ impl Migrate {
         let river = match (self.skip_river, self.upgrade_river) {
             (true, _) => River::Skip,
             (_, true) => River::Upgrade,
-            _ => River::AsItIs,
+            _ => River::Create,
         };
         if self.print {
             let script = migrate::script(&database, river).await?;

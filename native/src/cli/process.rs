@@ -150,7 +150,7 @@ impl Process {
         if self.services.iter().any(runs_programs)
             && let Err(error) = watch_programs()
         {
-            tracing::warn!(%error, "programs of handlers will outlive this process if it is killed");
+            tracing::warn!(%error, "handler programs will outlive this process if it is killed");
         }
         if let Some(warning) = settings.database()?.warning() {
             tracing::warn!("{warning}");
@@ -206,7 +206,7 @@ impl Process {
                 };
                 tokio::select! {
                     () = reconciliation => {}
-                    () = given_up => tracing::warn!("stopped in the middle of a round of reconciliation"),
+                    () = given_up => tracing::warn!("stopped during a reconciliation round"),
                 }
                 Ok(())
             });
@@ -240,9 +240,9 @@ async fn until_stopped(
             tracing::info!(signal, "stopping");
             None
         }
-        () = river_ended => Some("River's client ended".into()),
+        () = river_ended => Some("River's client stopped unexpectedly".into()),
         Some(ended) = tasks.join_next() => match ended {
-            Ok(Ok(())) => Some("a part of the process ended unexpectedly".into()),
+            Ok(Ok(())) => Some("a task of the process ended unexpectedly".into()),
             Ok(Err(error)) => Some(error as Box<dyn Error>),
             Err(error) => Some(error.into()),
         },

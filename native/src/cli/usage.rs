@@ -18,9 +18,9 @@ use super::output::{CommandResult, ProgressLine, actor, counted, print, print_er
 
 #[derive(Subcommand)]
 pub(crate) enum Usage {
-    /// Move the usage events of past billing periods to a file; their sums stay.
+    /// Move the usage events of past billing periods to a file; their totals stay in the database.
     ///
-    /// Balances, grants and `weir audit` need the sums, so do not delete usage events by SQL.
+    /// Balances, grants and `weir audit` need the totals, so do not delete usage events with SQL.
     #[command(after_help = "\
 Example:
   weir usage archive --before 2026-01-01T00:00:00Z --to usage-2025.jsonl")]
@@ -45,7 +45,7 @@ impl Usage {
             .map_err(|error| format!("{}: {error}", to.display()))?;
         let (mut written, mut logged, mut line) = (0, Instant::now(), ProgressLine::new());
         let archived = control::archive_usage(&mut client, &actor(), before, |events| {
-            archive.keep(events)?;
+            archive.store(events)?;
             written += events.len();
             line.show(|| format!("{written} usage events so far"));
             if !line.is_shown() && logged.elapsed() >= LOG {
@@ -97,7 +97,7 @@ impl Archive {
     }
 
     /// The events are on disk when this returns.
-    fn keep(&mut self, events: &[UsageEvent]) -> std::io::Result<()> {
+    fn store(&mut self, events: &[UsageEvent]) -> std::io::Result<()> {
         let mut lines = BufWriter::new(&mut self.file);
         for event in events {
             serde_json::to_writer(&mut lines, &CloudEvent::new(event.clone(), &self.source))?;

@@ -34,7 +34,7 @@ Examples:
   weir user show alice
   weir user show alice --json | jq .meters")]
     Show {
-        /// The user's subject, as in its tokens.
+        /// The user's subject, as in their tokens.
         subject: Subject,
         /// Print JSON.
         #[arg(long)]
@@ -46,9 +46,9 @@ Examples:
   weir user usage alice
   weir user usage alice --window day --meter analysis")]
     Usage {
-        /// The user's subject, as in its tokens.
+        /// The user's subject, as in their tokens.
         subject: Subject,
-        /// The window: month (the billing period), or day, hour or minute, which are kept for some days.
+        /// The window: month (the billing period), day, hour or minute; all but month are kept for a few days.
         #[arg(long, default_value = "month", value_parser = window)]
         window: Span,
         /// Only this meter [default: all meters].
@@ -61,7 +61,7 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Set the plan; creates the user if Weir has never seen it.
+    /// Set the plan; creates the user if needed.
     #[command(after_help = "\
 Examples:
   weir user plan alice pro
@@ -73,7 +73,7 @@ Examples:
   weir user override alice analysis --limit month=2000 --slots 5
   weir user override alice analysis --remove")]
     Override {
-        /// The user's subject, as in its tokens.
+        /// The user's subject, as in their tokens.
         subject: Subject,
         /// The meter's name.
         meter: String,
@@ -96,7 +96,7 @@ Examples:
   weir user grant alice analysis 100 --reason 'support ticket 17'
   weir user grant alice analysis 100 --reason trial --expires 2027-01-31T00:00:00Z")]
     Grant {
-        /// The user's subject, as in its tokens.
+        /// The user's subject, as in their tokens.
         subject: Subject,
         /// The meter's name.
         meter: String,
@@ -108,7 +108,7 @@ Examples:
         /// When it expires, such as 2027-01-31T00:00:00Z [default: never].
         #[arg(long)]
         expires: Option<Timestamp>,
-        /// An idempotency key; a repeated key books only once.
+        /// An idempotency key; a repeated key has no further effect.
         #[arg(long)]
         key: Option<String>,
     },
@@ -117,7 +117,7 @@ Examples:
 Example:
   weir user adjust alice analysis -3 --reason 'support ticket 17'")]
     Adjust {
-        /// The user's subject, as in its tokens.
+        /// The user's subject, as in their tokens.
         subject: Subject,
         /// The meter's name.
         meter: String,
@@ -127,7 +127,7 @@ Example:
         /// The reason, for the log and for billing.
         #[arg(long)]
         reason: String,
-        /// An idempotency key; a repeated key books only once.
+        /// An idempotency key; a repeated key has no further effect.
         #[arg(long)]
         key: Option<String>,
     },
@@ -136,7 +136,7 @@ Example:
 Example:
   weir user cancel alice --reason 'support ticket 17'")]
     Cancel {
-        /// The user's subject, as in its tokens.
+        /// The user's subject, as in their tokens.
         subject: Subject,
         /// The reason, for the log.
         #[arg(long)]
@@ -147,7 +147,7 @@ Example:
 Example:
   weir user delete alice --yes")]
     Delete {
-        /// The user's subject, as in its tokens.
+        /// The user's subject, as in their tokens.
         subject: Subject,
         /// Confirm the deletion.
         #[arg(long, required = true)]
@@ -158,7 +158,7 @@ Example:
 /// The arguments of `weir user plan`.
 #[derive(Debug, Args)]
 struct PlanArguments {
-    /// The user's subject, as in its tokens.
+    /// The user's subject, as in their tokens.
     subject: Subject,
     /// The plan's name.
     plan: String,
@@ -168,13 +168,13 @@ struct PlanArguments {
     /// The payment provider's id of the event; a repeated id changes nothing.
     #[arg(long)]
     event_id: Option<String>,
-    /// When the event happened there; an event older than the last one changes nothing [default: now].
+    /// When the event happened at the provider; an event older than the last one changes nothing [default: now].
     #[arg(long)]
     occurred_at: Option<Timestamp>,
     /// The provider's id of the subscription.
     #[arg(long)]
     subscription: Option<String>,
-    /// The start of the paid period: billing periods start on its day of the month [default: they stay].
+    /// The start of the paid period; later billing periods start on the same day of the month [default: unchanged].
     #[arg(long)]
     period_start: Option<Timestamp>,
     /// The end of the paid period, a whole number of months later.
@@ -344,7 +344,7 @@ impl User {
                     reason: &reason,
                 };
                 let granted = control::grant(client, &actor, &user, &wanted, key.as_deref()).await?;
-                let before = if granted.repeated { ", granted before" } else { "" };
+                let before = if granted.repeated { "; already granted" } else { "" };
                 let meter = meter_text(client, &user, &meter).await;
                 format!(
                     "{meter}: granted {} (grant {}){before}",
@@ -360,7 +360,7 @@ impl User {
             } => {
                 let key = key.as_deref();
                 let booked = control::adjust(client, &actor, &user, &meter, amount, &reason, key).await?;
-                let before = if booked.repeated { ", booked before" } else { "" };
+                let before = if booked.repeated { "; already recorded" } else { "" };
                 let meter = meter_text(client, &user, &meter).await;
                 format!("{meter}: {} used in this period{before}", booked.created.used)
             }
@@ -371,7 +371,7 @@ impl User {
             Action::Delete { .. } => {
                 let deleted = control::delete(client, &actor, &user).await?;
                 format!(
-                    "deleted, with {}; kept without the user's name: {}",
+                    "deleted, with {}; kept anonymously: {}",
                     counted(i128::from(deleted.jobs), "job", "jobs"),
                     counted(i128::from(deleted.usage_events), "usage event", "usage events")
                 )

@@ -75,7 +75,7 @@ Example:
         /// The webhook's id.
         id: Uuid,
     },
-    /// Repeat deliveries, with the same ids.
+    /// Deliver events again, with the same ids.
     #[command(after_help = "\
 Example:
   weir webhook replay 0192f0c1-5a4e-7c3b-9a55-3f1c2d4e5f60 --undelivered-since 2026-01-31T00:00:00Z")]
@@ -90,7 +90,7 @@ Example:
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Which {
-    /// The id of an event, even if it was delivered.
+    /// The id of the event to deliver again, even if it was delivered.
     #[arg(long)]
     event: Option<String>,
     /// All undelivered events since this time, such as 2027-01-31T00:00:00Z.

@@ -39,8 +39,8 @@ struct Soft {
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "a limit is a number, the month's, or { month = 1000, day = 100, hour = 20, minute = 5 }, each optional; \
-                 and each number may be soft: { limit = 1000, ceiling = 1500 }"
+    expecting = "a limit is a number per month, or a table with one or more of { month = 1000, day = 100, hour = 20, \
+         minute = 5 }; each number may be a soft limit: { limit = 1000, ceiling = 1500 }"
 )]
 enum Limits {
     Month(Limit),
@@ -91,7 +91,7 @@ fn meter(reader: &mut Reader<'_>, mut table: Table<'_>, catalogue: &mut Catalogu
         table.fault(reader, "name", NAMES);
     }
     if RESERVED_METERS.contains(&name.as_str()) {
-        table.fault(reader, "name", "/api/usage has another member of this name");
+        table.fault(reader, "name", "/api/usage already has a member of this name");
     }
     if unit.as_ref().is_some_and(|unit| unit.trim().is_empty()) {
         table.fault(
@@ -277,7 +277,7 @@ fn slots_of_meters<'a>(
             .collect();
         if !others.is_empty() {
             let fault = format!(
-                "services: {name} shares its meter and so its slots with {}; give them all the same number",
+                "services: {name} shares its meter, and therefore its slots, with {}; give them all the same number",
                 others.join(", ")
             );
             table.fault(reader, "services", &fault);
@@ -287,8 +287,7 @@ fn slots_of_meters<'a>(
     of_meters
 }
 
-const NAMES: &str =
-    "a name has lower-case letters, digits and _, begins with a letter, and is at most 40 long";
+const NAMES: &str = "a name must start with a letter, contain only lower-case letters, digits and _, and have at most 40 characters";
 
 fn is_name(name: &str) -> bool {
     name.len() <= 40

@@ -317,7 +317,7 @@ impl Settings {
         if self.edge_secret.is_none() {
             return Err(ConfigError {
                 faults: vec![
-                    "EDGE_SECRET is not set; give the origin the secret that the edge signs its assertions with"
+                    "EDGE_SECRET is not set; set it to the secret with which the edge signs assertions"
                         .to_owned(),
                 ],
             });
@@ -476,7 +476,7 @@ mod tests {
         for text in ["yes", "2", "on", "01"] {
             let error = enabled(text).unwrap_err().to_string();
             assert!(
-                error.contains("FAIRNESS_ENABLED") && error.contains("true or false, or 1 or 0"),
+                error.contains("FAIRNESS_ENABLED") && error.contains("true, false, 1 or 0"),
                 "{error}"
             );
         }

@@ -119,7 +119,7 @@ fn json(value: toml::Value) -> Result<Value, String> {
         toml::Value::String(text) => text.into(),
         toml::Value::Integer(number) => number.into(),
         toml::Value::Float(number) => Number::from_f64(number)
-            .ok_or_else(|| format!("JSON has no {number}"))?
+            .ok_or_else(|| format!("JSON cannot represent {number}"))?
             .into(),
         toml::Value::Boolean(is) => is.into(),
         toml::Value::Datetime(time) => time.to_string().into(),
@@ -144,12 +144,14 @@ fn from_cron(cron: &str) -> Result<Schedule, String> {
         ));
     }
     if rest.split('/').skip(1).any(is_long_step) {
-        return Err(format!("schedule is {cron:?}, which has a step beyond any field"));
+        return Err(format!(
+            "schedule is {cron:?}, which has a step larger than its field"
+        ));
     }
     let parsed = CronSchedule::parse(cron).map_err(|error| error.to_string())?;
     if is_zoned && parsed.time_zone() == CronTimeZone::Local {
         return Err(format!(
-            "schedule is {cron:?}, but Local depends on the machine; name the zone, such as CRON_TZ=Europe/Berlin"
+            "schedule is {cron:?}, which depends on the machine; name a time zone, such as CRON_TZ=Europe/Berlin"
         ));
     }
     let schedule = if is_zoned {
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_zone_of_the_machine_is_refused() {
+    fn the_local_time_zone_is_refused() {
         for cron in ["CRON_TZ=Local 30 3 * * *", "TZ=Local @daily"] {
             let fault = schedule(Some(cron), None).unwrap_err();
             assert!(fault.contains("Europe/Berlin"), "{fault}");

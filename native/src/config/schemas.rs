@@ -16,9 +16,8 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Schemas {
 
 /// Reads a schema's name. PostgreSQL reserves names that begin with `pg_`, and truncates long ones.
 fn schema(reader: &mut Reader<'_>, name: &str, longest: usize) -> Option<String> {
-    let wants = format!(
-        "the name of a schema: letters, digits, _ and -, at most {longest} of them, and not pg_ at the beginning"
-    );
+    let wants =
+        format!("the name of a schema: at most {longest} letters, digits, _ and -, not starting with pg_");
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     reader.parsed(name, None, &wants, |text| {
         (text.len() <= longest && text.bytes().all(fits) && !text.starts_with("pg_"))

@@ -18,7 +18,7 @@ use super::retry::Retry;
 use super::service::{Amount, HandlerSpec, MAX_AMOUNT, MAX_WORKERS, Service};
 use super::table::{Members, Source, Table};
 use super::variables::{Reader, SECRETS};
-use super::wording::reworded;
+use super::wording::reword;
 use crate::outbound::{self, Reach, Unreachable};
 
 /// Unknown members are errors too, but the known ones are still checked.
@@ -168,7 +168,7 @@ fn names_of(tables: &[Spanned<Members>]) -> Vec<String> {
 fn parsed(reader: &mut Reader<'_>, source: Source<'_>) -> Option<File> {
     toml::from_str(source.text)
         .map_err(|error: toml::de::Error| {
-            let (place, fault) = (source.place(error.span()), reworded(error.message()));
+            let (place, fault) = (source.place(error.span()), reword(error.message()));
             reader.fault(format!("{place}: {fault}; expected {TABLES}"));
         })
         .ok()
@@ -293,14 +293,18 @@ fn check_name(reader: &mut Reader<'_>, table: &Table<'_>, name: &str, names: &[S
         let queue = lane.queue(name);
         if !is_queue_name(&queue) {
             let fault = format!(
-                "River refuses the queue name {queue:?}; use lower-case letters, digits and single _ or -"
+                "River rejects the queue name {queue:?}; use lower-case letters, digits and single _ or -"
             );
             table.fault(reader, "name", &fault);
             break;
         }
     }
     if name == "events" {
-        table.fault(reader, "name", "the name is taken by the route /api/jobs/events");
+        table.fault(
+            reader,
+            "name",
+            "the name is reserved for the route /api/jobs/events",
+        );
     }
     if names.iter().any(|other| other == name) {
         table.fault(reader, "name", "the name is already taken");
@@ -309,11 +313,11 @@ fn check_name(reader: &mut Reader<'_>, table: &Table<'_>, name: &str, names: &[S
 
 fn check_kind(reader: &mut Reader<'_>, table: &Table<'_>, kind: &str, kinds: &[String]) {
     if !(1..=MAX_KIND).contains(&kind.chars().count()) {
-        let fault = format!("River takes kinds of 1 to {MAX_KIND} characters");
+        let fault = format!("kind must have 1 to {MAX_KIND} characters");
         table.fault(reader, "kind", &fault);
     }
     if kind.starts_with(OWN_KINDS) {
-        let fault = format!("kinds that begin with {OWN_KINDS} are Weir's own");
+        let fault = format!("kinds that start with {OWN_KINDS} are reserved for Weir");
         table.fault(reader, "kind", &fault);
     }
     if kinds.iter().any(|other| other == kind) {
@@ -327,7 +331,7 @@ fn unusable(handler: &HandlerSpec) -> Option<String> {
         HandlerSpec::Exec { command, amount, .. }
             if command.first().is_none_or(String::is_empty) || matches!(amount, Amount::Fixed(..=0)) =>
         {
-            Some("an exec handler needs a command that is not empty and an amount of at least 1".to_owned())
+            Some("an exec handler needs a non-empty command and an amount of at least 1".to_owned())
         }
         HandlerSpec::Exec {
             amount: Amount::Fixed(amount),
@@ -340,7 +344,7 @@ fn unusable(handler: &HandlerSpec) -> Option<String> {
         HandlerSpec::Exec { env, .. } => env
             .iter()
             .find(|name| SECRETS.contains(&name.as_str()))
-            .map(|secret| format!("env has {secret}, which programs must not get")),
+            .map(|secret| format!("env contains {secret}, which programs must not receive")),
         HandlerSpec::Http {
             amount: Amount::Fixed(..=0),
             ..

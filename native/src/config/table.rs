@@ -9,7 +9,7 @@ use toml::{Spanned, Value};
 use weir_policy::misspelling::suggestion;
 
 use super::variables::Reader;
-use super::wording::reworded;
+use super::wording::reword;
 
 /// The members as written in the file.
 pub(super) type Members = BTreeMap<Spanned<String>, Spanned<Value>>;
@@ -107,13 +107,13 @@ impl<'a> Table<'a> {
         let span = value.as_ref().map(Spanned::span);
         self.read.push((member, span.clone()));
         if value.as_ref().is_some_and(|value| has_nul(value.get_ref())) {
-            let fault = format!("{member}: neither PostgreSQL nor a program takes a NUL character");
+            let fault = format!("{member}: it must not contain a NUL character");
             self.fault(reader, member, &fault);
             return None;
         }
         T::deserialize(value?.into_inner())
             .map_err(|error| {
-                let fault = format!("{member}: {}", reworded(error.message()));
+                let fault = format!("{member}: {}", reword(error.message()));
                 self.fault(reader, member, &fault);
             })
             .ok()
@@ -127,7 +127,7 @@ impl<'a> Table<'a> {
     ) -> Option<T> {
         if !self.has(member) {
             self.read.push((member, None));
-            self.fault(reader, member, &format!("it has no {member}"));
+            self.fault(reader, member, &format!("missing member {member}"));
             return None;
         }
         self.take(reader, member)
@@ -140,7 +140,7 @@ impl<'a> Table<'a> {
             let name = member.get_ref();
             let instead = match suggestion(name, known.iter().copied()) {
                 Some(meant) => format!("did you mean {meant}?"),
-                None => format!("it may have {}", known.join(", ")),
+                None => format!("expected one of {}", known.join(", ")),
             };
             self.fault_at(
                 reader,

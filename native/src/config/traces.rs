@@ -55,7 +55,7 @@ pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Traces> {
         }
     }
     let milliseconds = |text: &str| text.parse().ok().filter(|number| *number > 0);
-    let wants = "a number of milliseconds from 1";
+    let wants = "a whole number of milliseconds of at least 1";
     let timeout = reader.parsed("OTEL_EXPORTER_OTLP_TIMEOUT", TIMEOUT, wants, milliseconds);
     let timeout = reader.parsed("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", timeout, wants, milliseconds);
     for name in [
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_exporters_ignore_are_errors_without_keys() {
+    fn invalid_settings_are_errors_that_omit_secrets() {
         let wrong = [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),

@@ -7,7 +7,7 @@ use weir_policy::misspelling::suggestion;
 use super::variables::Variables;
 
 /// Variables of the scripts, of tests, and of handlers' programs.
-const OTHERS: [&str; 11] = [
+const OTHER_VARIABLES: [&str; 11] = [
     "WEIR_CONFIG",
     "WEIR_EDGE_PORT",
     "WEIR_PG_PORT",
@@ -43,8 +43,13 @@ pub(super) fn faults(
         .collect();
     let mut faults = Vec::new();
     for (name, value) in variables {
-        let known = read.contains_key(name) || passed.contains(name) || OTHERS.contains(&name.as_str());
-        if known || value.trim().is_empty() || name.starts_with("WEIR_TEST_") || is_of_others(name, value) {
+        let known =
+            read.contains_key(name) || passed.contains(name) || OTHER_VARIABLES.contains(&name.as_str());
+        if known
+            || value.trim().is_empty()
+            || name.starts_with("WEIR_TEST_")
+            || belongs_to_other_program(name, value)
+        {
             continue;
         }
         if let Some(meant) = suggestion(name, ours.iter().copied()) {
@@ -59,7 +64,7 @@ pub(super) fn faults(
 }
 
 /// Kubernetes describes each service of a namespace in the environment of all its pods.
-fn is_of_others(name: &str, value: &str) -> bool {
+fn belongs_to_other_program(name: &str, value: &str) -> bool {
     name.starts_with("OTEL_")
         || name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")

@@ -145,7 +145,7 @@ impl<'a> Reader<'a> {
 
     /// `true` or `false` in any case, or `1` or `0`.
     pub(super) fn flag(&mut self, name: &str, default: bool) -> bool {
-        self.parsed(name, default, "true or false, or 1 or 0", |text| {
+        self.parsed(name, default, "true, false, 1 or 0", |text| {
             match text.to_ascii_lowercase().as_str() {
                 "true" | "1" => Some(true),
                 "false" | "0" => Some(false),
@@ -192,7 +192,7 @@ impl<'a> Reader<'a> {
         }
         if text.starts_with("replace-this") {
             self.fault(format!(
-                "{name} is the placeholder of the example; make a secret: openssl rand -hex 32"
+                "{name} is still the placeholder from the example; generate a secret: openssl rand -hex 32"
             ));
         }
         Some(SecretString::from(text))
@@ -200,7 +200,7 @@ impl<'a> Reader<'a> {
 
     /// A secret that signs requests. The message omits its value.
     pub(super) fn signing_secret(&mut self, name: &str) -> Option<Secret> {
-        let wants = "whsec_ and 24 to 64 random bytes in Base64".to_owned();
+        let wants = "whsec_ followed by 24 to 64 random bytes in Base64".to_owned();
         self.asked.borrow_mut().insert(name.to_owned(), wants);
         let parsed = self.text(name)?.parse();
         parsed

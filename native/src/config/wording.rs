@@ -1,17 +1,17 @@
 //! Describes an invalid value of the services file in TOML's terms. Serde's messages name Rust types.
 
 /// Serde's message in terms that the file's author knows.
-pub(super) fn reworded(message: &str) -> String {
+pub(super) fn reword(message: &str) -> String {
     let message = message.trim();
     let mismatch = ["invalid type: ", "invalid value: "]
         .into_iter()
         .find_map(|kind| message.strip_prefix(kind)?.rsplit_once(", expected "));
     if let Some((found, wanted)) = mismatch {
-        let wanted = wanted_as(wanted);
+        let wanted = toml_type(wanted);
         return match integer(found) {
             Some(number) if wanted == INTEGER && number.starts_with('-') => format!("{number} is too small"),
             Some(number) if wanted == INTEGER => format!("{number} is too large"),
-            _ => format!("expected {wanted}, not {}", found_as(found)),
+            _ => format!("expected {wanted}, not {}", toml_value(found)),
         };
     }
     // Serde accepts an array as a table with members in order.
@@ -19,7 +19,7 @@ pub(super) fn reworded(message: &str) -> String {
         return "expected a table, not an array".to_owned();
     }
     let names = [
-        ("missing field ", "it has no "),
+        ("missing field ", "missing member "),
         ("unknown field ", "unknown member "),
         ("unknown variant ", "unknown value "),
     ];
@@ -38,7 +38,7 @@ fn integer(found: &str) -> Option<&str> {
     found.strip_prefix("integer `")?.strip_suffix('`')
 }
 
-fn wanted_as(wanted: &str) -> &str {
+fn toml_type(wanted: &str) -> &str {
     match wanted {
         "u8" | "u16" | "u32" | "u64" | "i8" | "i16" | "i32" | "i64" => INTEGER,
         "f32" | "f64" => "a number",
@@ -52,7 +52,7 @@ fn wanted_as(wanted: &str) -> &str {
     }
 }
 
-fn found_as(found: &str) -> String {
+fn toml_value(found: &str) -> String {
     match found {
         "sequence" => return "an array".to_owned(),
         "map" => return "a table".to_owned(),
@@ -86,11 +86,11 @@ mod tests {
         Other,
     }
 
-    /// The reworded message for a value that should be a `T`.
+    /// The reword message for a value that should be a `T`.
     fn wording<T: DeserializeOwned + std::fmt::Debug>(value: &str) -> String {
         let mut file: toml::Table = format!("value = {value}").parse().unwrap();
         let error = T::deserialize(file.remove("value").unwrap()).unwrap_err();
-        reworded(error.message())
+        reword(error.message())
     }
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn unknown_members_are_reported_with_the_valid_ones() {
-        assert_eq!(wording::<Table>("{}"), "it has no count");
+        assert_eq!(wording::<Table>("{}"), "missing member count");
         assert_eq!(
             wording::<Table>("{ cuont = 1 }"),
             "unknown member cuont; expected count"

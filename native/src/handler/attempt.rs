@@ -76,11 +76,11 @@ impl Outcome {
     ///
     /// [`HandlerError::Permanent`] when `used` is not an integer of at least 0. Charging the whole reservation or
     /// nothing would be an unnoticed guess.
-    pub fn of_output(output: Value) -> Result<Self, HandlerError> {
+    pub fn from_output(output: Value) -> Result<Self, HandlerError> {
         let used = match output.get("used") {
             Some(Value::Number(number)) => Some(whole(number).ok_or_else(|| {
                 HandlerError::Permanent(format!(
-                    "\"used\" in the output is {number}, and must be a whole number of 0 or more"
+                    "\"used\" in the output is {number}, but must be a whole number of 0 or more"
                 ))
             })?),
             _ => None,
@@ -167,7 +167,7 @@ pub enum HandlerError {
 impl From<DatabaseError> for HandlerError {
     fn from(error: DatabaseError) -> Self {
         tracing::warn!(%error, "a handler could not use the database");
-        Self::Failed("the database could not be used".to_owned())
+        Self::Failed("the database was unavailable".to_owned())
     }
 }
 
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     fn used(output: Value) -> Result<Option<i64>, String> {
-        match Outcome::of_output(output) {
+        match Outcome::from_output(output) {
             Ok(outcome) => Ok(outcome.used),
             Err(HandlerError::Permanent(message)) => Err(message),
             Err(other) => panic!("{other:?}"),

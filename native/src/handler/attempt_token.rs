@@ -76,7 +76,7 @@ mod tests {
         }
         let other_attempt = before.replace("1.1.", "2.2.");
         let other_time = before.replace("1.1.0.", "1.1.1.");
-        let elsewhere = token(std::slice::from_ref(&new), Uuid::from_u128(1));
+        let other_database = token(std::slice::from_ref(&new), Uuid::from_u128(1));
         for wrong in [
             "",
             "x",
@@ -86,7 +86,7 @@ mod tests {
             &format!("{before}A"),
             &other_attempt,
             &other_time,
-            &elsewhere,
+            &other_database,
         ] {
             assert!(rotated.verify(7, wrong).is_none(), "{wrong:?}");
         }

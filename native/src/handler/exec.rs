@@ -244,7 +244,7 @@ async fn talk(child: &mut Child, attempt: &Attempt) -> Result<Outcome, HandlerEr
     }
     let output: Value = serde_json::from_slice(&output)
         .map_err(|error| HandlerError::Failed(format!("the output is not JSON: {error}")))?;
-    Outcome::of_output(output)
+    Outcome::from_output(output)
 }
 
 /// Reads up to the maximum size of an output, plus one byte if there is more.

@@ -109,7 +109,7 @@ impl Http {
                     job = attempt.job_id,
                     "the endpoint answers later, but cannot authenticate: set HANDLER_SECRET"
                 );
-                let what = "the endpoint answers later, which is not enabled here";
+                let what = "the endpoint answers later, which this process does not allow";
                 return Err(HandlerError::Failed(what.to_owned()));
             }
             return Ok(Worked::Later);
@@ -125,7 +125,7 @@ impl Http {
             serde_json::from_slice(&body)
                 .map_err(|error| HandlerError::Failed(format!("the output is not JSON: {error}")))?
         };
-        Ok(Outcome::of_output(output)?.into())
+        Ok(Outcome::from_output(output)?.into())
     }
 }
 

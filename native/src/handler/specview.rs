@@ -153,7 +153,9 @@ impl Handler for Specview {
     async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
         let arguments = arguments(&attempt.args).map_err(HandlerError::Permanent)?;
         let holder = attempt.holder.ok_or_else(|| {
-            HandlerError::Permanent("a specview needs the owner of its analysis".to_owned())
+            HandlerError::Permanent(
+                "a specview job needs a user: an analysis belongs to the user who submitted it".to_owned(),
+            )
         })?;
         let tests = self
             .tests(holder, arguments.analysis_id)

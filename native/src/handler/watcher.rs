@@ -31,7 +31,7 @@ const DONE: &[u8] = b".";
 
 /// The interval and the number of the watcher's scans. A program that was just starting may not have its environment
 /// yet.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+const SCAN_INTERVAL: Duration = Duration::from_millis(50);
 const LOOKS: u32 = 20;
 
 struct Watcher {
@@ -94,7 +94,7 @@ pub fn watch() -> Option<ExitCode> {
     if std::io::stdin().read_exact(&mut [0; DONE.len()]).is_err() {
         for _ in 0..LOOKS {
             kill_marked(&mark);
-            std::thread::sleep(BETWEEN_LOOKS);
+            std::thread::sleep(SCAN_INTERVAL);
         }
     }
     Some(ExitCode::SUCCESS)

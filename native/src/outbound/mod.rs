@@ -50,13 +50,13 @@ impl Reach {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreachable {
     /// Its scheme is not supported.
-    #[error("the URL has to begin with https:// or http://")]
+    #[error("the URL must start with https:// or http://")]
     Scheme,
     /// It contains a user name or a password, which logs and lists would show.
-    #[error("the URL must not hold a user name or a password")]
+    #[error("the URL must not contain a user name or a password")]
     Credentials,
     /// It leads to a private network.
-    #[error("the URL leads into a private network, which is not allowed")]
+    #[error("the URL points to a private network, which is not allowed")]
     Private,
 }
 
@@ -175,6 +175,6 @@ mod tests {
         }
         assert_eq!(reason.to_string(), Unreachable::Private.to_string());
         let connected = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
-        assert!(connected.is_err(), "nobody connected");
+        assert!(connected.is_err(), "no connection was made");
     }
 }

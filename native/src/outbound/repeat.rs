@@ -36,7 +36,7 @@ pub async fn send(client: &Client, request: Request) -> reqwest::Result<Response
         .await;
     match (sent, again) {
         (Err(error), Some(again)) if is_kept && started.elapsed() < IDLE_CLOSE && is_closed(&error) => {
-            tracing::debug!("a kept connection was closed: sending the request again");
+            tracing::debug!("a reused connection was closed; sending the request again");
             client.execute(again).await
         }
         (sent, _) => sent,

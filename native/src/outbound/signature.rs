@@ -22,7 +22,8 @@ pub struct Secret(Vec<u8>);
 /// The text is not a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a signing secret is whsec_ and 24 to 64 random bytes in Base64, such as: echo whsec_$(openssl rand -base64 32)"
+    "a signing secret is whsec_ followed by 24 to 64 random bytes in Base64, such as: echo whsec_$(openssl rand \
+     -base64 32)"
 )]
 pub struct InvalidSecret;
 

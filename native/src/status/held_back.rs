@@ -30,7 +30,7 @@ pub enum HeldBack {
 impl HeldBack {
     /// A short label.
     #[must_use]
-    pub fn as_words(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Paused => "paused",
             Self::NoWorkers => "no workers",
@@ -44,7 +44,7 @@ impl HeldBack {
     }
 }
 
-/// The first thing that has to change before a job of this lane starts.
+/// The first obstacle to the start of a job of this lane.
 pub(super) fn held_back(waiting: &LaneWaiting, lane: &LaneState) -> HeldBack {
     let (due, parked, later) = (waiting.due, waiting.parked, waiting.later);
     let retrying = waiting.retrying > 0;

@@ -11,7 +11,7 @@ mod vacuum;
 
 pub use held_back::HeldBack;
 pub use lanes::{LaneState, Lanes, ServiceLanes, lanes};
-pub use look::shown_for;
+pub use look::cache_duration;
 pub use overview::{LastMinute, Leader, Maintenance, Overview, overview};
 pub(crate) use short::{duration, number, per_second, slots, wait};
 pub use text::{overview_text, user_text, wrapped};

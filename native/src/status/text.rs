@@ -130,7 +130,7 @@ fn service_text(
                 ..=0 => "–".to_owned(),
                 wait => duration(wait),
             }),
-            Cell::new(held_back.map_or("", |why| why.as_words())),
+            Cell::new(held_back.map_or("", |why| why.label())),
         ]);
     }
     for line in table.lines() {

@@ -63,11 +63,11 @@ const OLD_SECONDS: f64 = 60.0;
 const OLD_TRANSACTIONS: i64 = 100_000;
 
 /// PostgreSQL freezes rows long before this age.
-const NEAR_WRAPAROUND: i64 = 500_000_000;
+const MIN_REPORTED_AGE: i64 = 500_000_000;
 
 /// The minimum lag of a standby, and the minimum amount of retained WAL, that are reported.
-const FAR_BEHIND: f64 = 10.0;
-const MUCH_WAL: f64 = 1e9;
+const MIN_REPORTED_LAG: f64 = 10.0;
+const MIN_REPORTED_WAL: f64 = 1e9;
 
 impl Vacuum {
     /// Short lines: always one, and more when vacuum is delayed.
@@ -78,8 +78,8 @@ impl Vacuum {
             Some(held) => age(held),
             None => "none".to_owned(),
         };
-        let seen = if self.sees_all { "" } else { " seen" };
-        let mut lines = vec![format!("oldest snapshot{seen}: {age}")];
+        let visible = if self.sees_all { "" } else { "visible " };
+        let mut lines = vec![format!("oldest {visible}snapshot: {age}")];
         if let Some(held) = oldest.filter(|held| is_old(held)) {
             lines.push(holder(held));
             lines.extend(held.query.clone().filter(|query| !query.is_empty()));
@@ -97,18 +97,18 @@ impl Vacuum {
         if !self.sees_all {
             lines.push("to see all: GRANT pg_monitor TO Weir's role".to_owned());
         }
-        if self.wraparound > NEAR_WRAPAROUND {
+        if self.wraparound > MIN_REPORTED_AGE {
             lines.push(format!(
-                "oldest row: {} transactions of 2G",
+                "oldest unfrozen row: {} of 2G transactions",
                 number(self.wraparound)
             ));
         }
-        if let Some(lag) = self.replication_lag.filter(|lag| *lag > FAR_BEHIND) {
+        if let Some(lag) = self.replication_lag.filter(|lag| *lag > MIN_REPORTED_LAG) {
             lines.push(format!("a standby is {} behind", duration((lag * 1000.0) as i64)));
         }
-        if self.retained_bytes > MUCH_WAL {
+        if self.retained_bytes > MIN_REPORTED_WAL {
             let bytes = number(self.retained_bytes as i64);
-            lines.push(format!("a replication slot keeps {bytes} bytes of WAL"));
+            lines.push(format!("a replication slot retains {bytes} bytes of WAL"));
         }
         lines
     }

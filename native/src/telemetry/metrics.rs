@@ -74,11 +74,12 @@ fn describe() {
 const COUNTERS: [(&str, &str); 19] = [
     (
         "weir_edge_requests_total",
-        "Requests to the edge, as it reports them, by outcome (anonymous, user: forwarded; denied, denied_read, denied_user, bad_token, unverifiable, unknown_key, uncountable, failed, other: answered by itself)",
+        "Requests to the edge, as it reports them, by outcome (anonymous, user: forwarded; denied, denied_read, \
+         denied_user, bad_token, unverifiable, unknown_key, uncountable, failed, other: answered by the edge)",
     ),
     (
         "weir_edge_events_total",
-        "Failures that the edge reports, by event (counter_unavailable: the native limiter decided; and others)",
+        "Failures that the edge reports, by event, such as counter_unavailable: the native limiter decided",
     ),
     (
         "weir_http_requests_total",
@@ -135,7 +136,7 @@ const COUNTERS: [(&str, &str); 19] = [
     ),
     (
         "weir_skipped_ticks_total",
-        "Skipped ticks of periodic jobs, by periodic job: no scheduler ran for more than a minute",
+        "Skipped ticks of periodic jobs, by periodic job: no scheduler was running for more than a minute",
     ),
     (
         "weir_counter_repairs_total",
@@ -171,7 +172,7 @@ const HISTOGRAMS: [(&str, &str); 6] = [
     ),
     (
         "weir_settlement_duration_seconds",
-        "Time a settlement transaction takes",
+        "Duration of a settlement transaction",
     ),
     (
         "weir_wake_duration_seconds",
@@ -179,11 +180,11 @@ const HISTOGRAMS: [(&str, &str); 6] = [
     ),
     (
         "weir_job_wait_seconds",
-        "Time from when a job could run to its attempt, by service and lane; time parked does not count",
+        "Time from when a job is ready until its attempt starts, by service and lane; excludes the time it was parked",
     ),
     (
         "weir_attempt_duration_seconds",
-        "Time an attempt takes, its settlement included, by service",
+        "Duration of an attempt, including its settlement, by service",
     ),
     (
         "weir_admission_group_size",
@@ -224,11 +225,12 @@ const GAUGES: [(&str, &str); 21] = [
     ),
     (
         "weir_oldest_wait_seconds",
-        "For how long the oldest job that could run has waited for a worker, by service, lane and tier",
+        "Time that the oldest runnable job has waited for a worker, by service, lane and tier",
     ),
     (
         "weir_oldest_parked_seconds",
-        "Wait of the oldest parked job for a slot, by service, lane and tier; a holder counts in the lane of its oldest parked job",
+        "Time that the oldest parked job has waited for a slot, by service, lane and tier; a holder counts in the lane \
+         of its oldest parked job",
     ),
     (
         "weir_parked_jobs",
@@ -237,11 +239,13 @@ const GAUGES: [(&str, &str); 21] = [
     ("weir_slots_in_use", "Slots in use, by meter and tier"),
     (
         "weir_snapshots_visible",
-        "1 if Weir's role sees the snapshots of all sessions and of standbys (pg_monitor), else 0: older ones may exist",
+        "1 if Weir's role can see the snapshots of all sessions and standbys (pg_monitor), else 0, and older snapshots \
+         may exist",
     ),
     (
         "weir_oldest_snapshot_seconds",
-        "Age of the oldest transaction that keeps vacuum from removing dead rows, by holder (session, prepared); 0 for a slot and a standby, because their start is not known",
+        "Age of the oldest transaction that keeps vacuum from removing dead rows, by holder (session, prepared); 0 for \
+         slots and standbys, because their start time is unknown",
     ),
     (
         "weir_oldest_snapshot_transactions",
@@ -249,7 +253,7 @@ const GAUGES: [(&str, &str); 21] = [
     ),
     (
         "weir_wraparound_transactions",
-        "Age of the database's oldest row that is not frozen, in transactions or multixacts; PostgreSQL stops at two billion",
+        "Age of the database's oldest unfrozen row, in transactions or multixacts; PostgreSQL stops at two billion",
     ),
     (
         "weir_dead_rows",
@@ -261,7 +265,7 @@ const GAUGES: [(&str, &str); 21] = [
     ),
     (
         "weir_replication_retained_bytes",
-        "WAL that PostgreSQL keeps for the slowest replication slot",
+        "Bytes of WAL that PostgreSQL retains for the slowest replication slot",
     ),
     (
         "weir_open_reservations",
@@ -387,6 +391,6 @@ pub(crate) fn add_edge_counts(counts: &Counts) {
     }
     for event in Event::ALL {
         metrics::counter!("weir_edge_events_total", "event" => event.name())
-            .increment(counts.of_event(*event));
+            .increment(counts.event_count(*event));
     }
 }

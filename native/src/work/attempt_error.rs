@@ -18,7 +18,7 @@ pub(super) enum AttemptError {
         /// The next attempt does not start earlier than this.
         after: Option<Duration>,
     },
-    #[error("it took longer than {}, its time limit", humantime::format_duration(*.0))]
+    #[error("it exceeded its time limit of {}", humantime::format_duration(*.0))]
     TimedOut(Duration),
     #[error("{0}")]
     Permanent(String),

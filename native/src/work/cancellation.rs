@@ -32,12 +32,14 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 const NEXT_ATTEMPT_AFTER: Duration = Duration::from_secs(10);
 
 tokio::task_local! {
-    static OF_ATTEMPT: CancellationToken;
+    static CURRENT_ATTEMPT: CancellationToken;
 }
 
 /// The token of the current task's attempt.
-pub(super) fn of_attempt() -> CancellationToken {
-    OF_ATTEMPT.try_with(CancellationToken::clone).unwrap_or_default()
+pub(super) fn current_attempt() -> CancellationToken {
+    CURRENT_ATTEMPT
+        .try_with(CancellationToken::clone)
+        .unwrap_or_default()
 }
 
 /// The attempt was cancelled and continued.
@@ -70,13 +72,13 @@ impl Cancellations {
         let mut was_forged = false;
         let outcome = tokio::select! {
             biased;
-            outcome = OF_ATTEMPT.scope(token.clone(), attempt) => outcome,
+            outcome = CURRENT_ATTEMPT.scope(token.clone(), attempt) => outcome,
             () = self.cancel(river, job.id, &token, &mut was_forged) => Err(WorkError::new(BrokenOff)),
         };
         let river_cancels =
             river.is_cancelled() && !matches!(outcome, Ok(WorkOutcome::Complete | WorkOutcome::Cancel));
         let is_unclear = was_forged || !token.is_cancelled() && !self.stopping.is_cancelled();
-        if !river_cancels || !is_unclear || self.is_cancelled_patiently(job.id).await {
+        if !river_cancels || !is_unclear || self.is_cancelled_with_retries(job.id).await {
             return outcome;
         }
         self.record(job, outcome, retry_in).await
@@ -119,7 +121,7 @@ impl Cancellations {
         weir_ledger::read::attempts::is_cancelled(&self.context.pool, job_id).await
     }
 
-    async fn is_cancelled_patiently(&self, job_id: i64) -> bool {
+    async fn is_cancelled_with_retries(&self, job_id: i64) -> bool {
         loop {
             match self.is_cancelled(job_id).await {
                 Ok(is_cancelled) => return is_cancelled,

@@ -18,7 +18,7 @@ pub const FETCH_COOLDOWN: Duration = Duration::from_millis(1);
 const MAX_COOLDOWN: Duration = Duration::from_millis(512);
 
 /// A claim that costs less is not worth avoiding.
-const CHEAP: Duration = Duration::from_millis(5);
+const CHEAP_CLAIM: Duration = Duration::from_millis(5);
 
 /// Time allowed per job that a claim finds.
 const PER_JOB: Duration = Duration::from_micros(200);
@@ -44,7 +44,7 @@ impl ClaimCost {
 
     /// A power of two in milliseconds, so that it rarely changes.
     fn cooldown(self) -> Duration {
-        if self.0 < CHEAP {
+        if self.0 < CHEAP_CLAIM {
             return FETCH_COOLDOWN;
         }
         let pause = (self.0 * (SHARE - 1)).min(MAX_COOLDOWN).as_millis();

@@ -23,7 +23,7 @@ use weir_ledger::database::DatabaseError;
 
 use super::attempt_error::storable;
 use super::cancellation;
-use super::internal::{Internal, not_begun};
+use super::internal::{Internal, not_started};
 use crate::config::retry::MAX_AFTER;
 use crate::context::Context;
 use crate::outbound::{self, Reach, Secret};
@@ -41,7 +41,7 @@ const MAX_MESSAGE: usize = 500;
 const SHORT_ANSWER: u64 = 16 * 1024;
 
 /// The time to cache a webhook's row, so that not every delivery queries it.
-const KNOWN_FOR: Duration = Duration::from_secs(1);
+const CACHE_TIME: Duration = Duration::from_secs(1);
 
 /// Between two reads of the list of webhooks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
@@ -78,7 +78,7 @@ enum DeliveryError {
     TimedOut,
     #[error("{0}")]
     Unreachable(String),
-    #[error("the delivery cannot be made: {0}")]
+    #[error("the delivery cannot be sent: {0}")]
     Unusable(String),
     #[error(transparent)]
     Internal(#[from] Internal),
@@ -130,9 +130,9 @@ impl Worker<Delivery> for Deliverer {
             Ok(Some(receiver)) => receiver,
             // The webhook was disabled or removed after the event was emitted.
             Ok(None) => return Ok(WorkOutcome::Cancel),
-            Err(error) => return Ok(not_begun(job.row.id, error)?),
+            Err(error) => return Ok(not_started(job.row.id, error)?),
         };
-        let cancelled = cancellation::of_attempt();
+        let cancelled = cancellation::current_attempt();
         let started = Instant::now();
         let sent = tokio::select! {
             sent = tokio::time::timeout(TIMEOUT, self.send(&receiver, &event, body)) => {
@@ -160,7 +160,7 @@ impl Worker<Delivery> for Deliverer {
                 Ok(WorkOutcome::Cancel)
             }
             Err(error) => {
-                tracing::info!(job = job.row.id, %webhook, %error, outcome, "a webhook was not delivered");
+                tracing::info!(job = job.row.id, %webhook, %error, outcome, "could not deliver an event to a webhook");
                 Err(error)
             }
         }
@@ -172,7 +172,7 @@ impl Deliverer {
     /// moment.
     async fn receiver(&self, webhook: Uuid) -> Result<Option<Arc<Receiver>>, DatabaseError> {
         let known = self.known.lock().get(&webhook).cloned();
-        if let Some((_, receiver)) = known.filter(|(asked, _)| asked.elapsed() < KNOWN_FOR) {
+        if let Some((_, receiver)) = known.filter(|(asked, _)| asked.elapsed() < CACHE_TIME) {
             return Ok(Some(receiver));
         }
         let looked_up = self
@@ -228,7 +228,7 @@ impl Deliverer {
     async fn disable(&self, job_id: i64, webhook: Uuid) -> Result<(), DeliveryError> {
         self.known.lock().remove(&webhook);
         let because = "the receiver answered 410 Gone";
-        tracing::warn!(%webhook, because, "a webhook is disabled");
+        tracing::warn!(%webhook, because, "disabled a webhook");
         let disabled = self.context.pool.with(async |client| {
             control::disable_webhook(client, webhook, because)
                 .await
@@ -242,7 +242,7 @@ impl Deliverer {
     }
 }
 
-/// Reads a short response to its end. A long or stalled response costs only its connection.
+/// Reads a short response completely. A long or stalled response costs only its connection.
 async fn finish(response: Response) {
     if response
         .content_length()
@@ -301,7 +301,7 @@ fn follow(client: &riverqueue::Client, workers: u32, queues: Vec<String>, worked
             Ok(()) => {
                 worked.insert(queue);
             }
-            Err(error) => tracing::warn!(queue, %error, "deliveries to a webhook cannot be processed"),
+            Err(error) => tracing::warn!(queue, %error, "cannot process the deliveries to a webhook"),
         }
     }
     for queue in worked.difference(&wanted).cloned().collect::<Vec<_>>() {

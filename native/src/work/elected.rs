@@ -29,9 +29,9 @@ impl Elected {
         })
     }
 
-    /// Whether this session may run the next step. Takes the lease if it is free, and renews it when due. `does`:
-    /// whether the process has started maintenance.
-    pub(super) async fn is_elected(&mut self, does: bool) -> Result<bool, DatabaseError> {
+    /// Whether this session may run the next step. Takes the lease if it is free, and renews it when due.
+    /// `has_started`: whether the process has started maintenance.
+    pub(super) async fn is_elected(&mut self, has_started: bool) -> Result<bool, DatabaseError> {
         if self
             .renewed
             .is_some_and(|renewed| renewed.elapsed() < RENEW_INTERVAL)
@@ -40,8 +40,11 @@ impl Elected {
         }
         let sent = Instant::now();
         // A session that takes the lease has not started maintenance yet.
-        let does = does && self.renewed.is_some();
-        let held = in_time(async { Ok(maintenance::hold(&self.client, &self.process, does).await?) }).await?;
+        let has_started = has_started && self.renewed.is_some();
+        let held = in_time(async {
+            Ok(maintenance::acquire_lease(&self.client, &self.process, has_started).await?)
+        })
+        .await?;
         if self.renewed.is_some() && !held {
             tracing::warn!("another process runs maintenance now");
         }
@@ -58,7 +61,7 @@ impl Elected {
         if let Some(timeline) = noted {
             tracing::warn!(
                 timeline,
-                "the database is on a new timeline: the last commits on the previous one may be lost"
+                "the database failed over to a new timeline; the last commits on the previous one may be lost"
             );
         }
         Ok(())
@@ -67,9 +70,9 @@ impl Elected {
     /// Runs a step for as long as the session holds the lease. Returns whether the session is still usable, as `step`
     /// does.
     pub(super) async fn during(&self, step: impl Future<Output = bool>) -> bool {
-        let done = maintenance::run_while_holding(&self.client, &self.process, RENEW_INTERVAL, step).await;
+        let done = maintenance::run_under_lease(&self.client, &self.process, RENEW_INTERVAL, step).await;
         done.unwrap_or_else(|| {
-            tracing::warn!("a maintenance round was aborted: its session lost the lease");
+            tracing::warn!("aborted a maintenance round, because its session lost the lease");
             false
         })
     }

@@ -22,7 +22,7 @@ use super::cancellation::{self, Attempted, Cancellations};
 use super::deliveries;
 use super::fenced;
 use super::heartbeat::Lease;
-use super::internal::{not_begun, sent_back};
+use super::internal::{not_started, snoozed};
 use super::local_limiter::{Held, LocalLimiter};
 use super::under_way::UnderWay;
 use super::worker;
@@ -30,7 +30,7 @@ use crate::config::fairness::{Fairness, FairnessScope};
 use crate::context::Context;
 
 /// The time during which no attempt retries a lock that another transaction holds. Then one attempt asks.
-const BLOCKED_FOR: Duration = Duration::from_millis(200);
+const BLOCKED_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// The maximum time that a job waits for such a lock, without a connection, before it returns to its queue.
 const BLOCKED_PATIENCE: Duration = Duration::from_secs(5);
@@ -61,7 +61,7 @@ impl Guard {
             under_way: under_way.clone(),
             cancellations,
             local: LocalLimiter::default(),
-            blocked: Mutex::new(HoldOff::new(BLOCKED_FOR)),
+            blocked: Mutex::new(HoldOff::new(BLOCKED_RETRY_DELAY)),
         }
     }
 }
@@ -115,7 +115,7 @@ impl Guard {
         let attempt = i16::try_from(job.attempt).unwrap_or(i16::MAX);
         let found = match self.lookup.find(job.id, attempt).await {
             Ok(found) => found,
-            Err(error) => return not_begun(job.id, error).map_err(WorkError::new),
+            Err(error) => return not_started(job.id, error).map_err(WorkError::new),
         };
         let holder = found.map(|found| found.holder);
         attempt_holder::scope(holder, self.run_with_slot(job, attempt, meter, found, next)).await
@@ -139,10 +139,10 @@ impl Guard {
             Ok(Entry::Runs(_held)) => next.run(job).await,
             Ok(Entry::Waits(outcome)) => Ok(outcome),
             Ok(Entry::FencedOut) => {
-                fenced::wait_out(&self.context.pool, job.id, &cancellation::of_attempt()).await;
+                fenced::wait_out(&self.context.pool, job.id, &cancellation::current_attempt()).await;
                 Ok(WorkOutcome::Complete)
             }
-            Err(error) => not_begun(job.id, error).map_err(WorkError::new),
+            Err(error) => not_started(job.id, error).map_err(WorkError::new),
         }
     }
 
@@ -163,7 +163,7 @@ impl Guard {
         // Without slots in the database, the only purpose of admission is to charge a settled job again when it runs
         // again.
         if is_cluster || found.is_some_and(|found| matches!(found.holds, Holds::Nothing(_))) {
-            match self.admit_patiently(job, attempt, meter, found).await? {
+            match self.admit_with_retries(job, attempt, meter, found).await? {
                 LateAdmission::Admitted => {}
                 LateAdmission::Parked(tier) => return Ok(Entry::Waits(snooze(fairness, job, tier))),
                 LateAdmission::Blocked => {
@@ -172,7 +172,7 @@ impl Guard {
                         job = job.id,
                         "snoozed: another transaction holds its holder's lock"
                     );
-                    return Ok(Entry::Waits(sent_back()));
+                    return Ok(Entry::Waits(snoozed()));
                 }
                 LateAdmission::FencedOut => return Ok(Entry::FencedOut),
             }
@@ -193,7 +193,7 @@ impl Guard {
     }
 
     /// Requests a slot, and repeats the request while another transaction holds the holder's lock.
-    async fn admit_patiently(
+    async fn admit_with_retries(
         &self,
         job: &JobRow,
         attempt: i16,
@@ -206,7 +206,7 @@ impl Guard {
             if admission != LateAdmission::Blocked || Instant::now() >= until {
                 return Ok(admission);
             }
-            tokio::time::sleep(BLOCKED_FOR).await;
+            tokio::time::sleep(BLOCKED_RETRY_DELAY).await;
         }
     }
 
@@ -233,7 +233,7 @@ impl Guard {
         if holder.user_id.is_none() && found.is_none() {
             tracing::warn!(
                 job = job.id,
-                "the job's user_id is not a valid subject; it gets the slots of an anonymous client"
+                "the job's user_id is not a valid subject; it is limited like an anonymous client"
             );
         }
         // Of the attempts that found the lock held, one asks again and the others wait for its result. Each request

@@ -28,7 +28,7 @@ const FENCE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 const _: () = assert!(
     FENCE_AFTER.as_millis() + FENCE_CHECK_INTERVAL.as_millis() < DEAD_AFTER.as_millis(),
-    "a process ends itself before its jobs are taken"
+    "a process exits before others take over its jobs"
 );
 
 /// The exit status of a process that ended itself (`EX_SOFTWARE`): the supervisor should restart it.
@@ -124,7 +124,7 @@ pub(super) async fn start(
                 // Counted from when it was sent: the database may have accepted it at once and replied late.
                 Ok(true) => lease.renew(sent),
                 // By the database's clock, because this process may have been suspended.
-                Ok(false) => end("counted as dead"),
+                Ok(false) => end("this process was marked as dead"),
                 Err(error) => tracing::warn!(%error, "a heartbeat failed"),
             }
         }
@@ -184,7 +184,8 @@ impl Heart {
         match tokio::time::timeout(HEARTBEAT_TIMEOUT, signed_off).await {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => tracing::warn!(
-                "a job still names this process; it is taken over when the process counts as dead"
+                "a job still belongs to this process; another process takes it over after the last heartbeat has \
+                 expired"
             ),
             Ok(Err(error)) => tracing::debug!(%error, "could not deregister"),
             Err(_) => tracing::debug!("could not deregister in time"),

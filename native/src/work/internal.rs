@@ -7,7 +7,7 @@ use riverqueue::WorkOutcome;
 use weir_ledger::database::DatabaseError;
 
 /// The minimum pause before a returned job runs again. The maximum is twice as long.
-const SENT_BACK_FOR: Duration = Duration::from_secs(1);
+const SNOOZE_TIME: Duration = Duration::from_secs(1);
 
 /// An internal failure. River records it with the job and the owner reads it, so only the log contains the reason.
 #[derive(Debug, thiserror::Error)]
@@ -22,22 +22,22 @@ impl Internal {
 
     /// The database failed to read or write something about a job.
     pub(super) fn no_database(job_id: i64) -> impl FnOnce(DatabaseError) -> Self {
-        move |reason| Self::new(job_id, "the database could not be used", &reason)
+        move |reason| Self::new(job_id, "the database was unavailable", &reason)
     }
 }
 
 /// Returns the job to its queue for a moment. This does not count as an attempt, because it has not started.
-pub(super) fn sent_back() -> WorkOutcome {
-    WorkOutcome::Snooze(SENT_BACK_FOR.mul_f64(1.0 + rand::random::<f64>()))
+pub(super) fn snoozed() -> WorkOutcome {
+    WorkOutcome::Snooze(SNOOZE_TIME.mul_f64(1.0 + rand::random::<f64>()))
 }
 
 /// The outcome of an attempt that the database keeps from starting. The job returns to its queue, because an outage is
 /// not its fault. If PostgreSQL rejects something about this job, it would reject it again, so the attempt fails.
-pub(super) fn not_begun(job_id: i64, error: DatabaseError) -> Result<WorkOutcome, Internal> {
+pub(super) fn not_started(job_id: i64, error: DatabaseError) -> Result<WorkOutcome, Internal> {
     if error.is_refusal() {
         Err(Internal::no_database(job_id)(error))
     } else {
-        tracing::warn!(job = job_id, %error, "snoozed: the database could not be used");
-        Ok(sent_back())
+        tracing::warn!(job = job_id, %error, "snoozed: the database was unavailable");
+        Ok(snoozed())
     }
 }

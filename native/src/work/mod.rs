@@ -161,12 +161,12 @@ impl Working {
         if works {
             let heart = heartbeat::start(context, id.clone(), pools.into(), lease, stopped.clone());
             tasks.push(heart.await?);
-            let keeping = under_way::keep(context.clone(), id, under_way.clone(), stopped.clone());
-            tasks.push(tokio::spawn(keeping));
+            let watching = under_way::watch(context.clone(), id, under_way.clone(), stopped.clone());
+            tasks.push(tokio::spawn(watching));
         }
         if delivers {
-            let keeping = deliveries::keep_queues(context.clone(), client.clone(), stopped.clone());
-            tasks.push(tokio::spawn(keeping));
+            let watching = deliveries::keep_queues(context.clone(), client.clone(), stopped.clone());
+            tasks.push(tokio::spawn(watching));
         }
         if role != Role::Work {
             tasks.push(tokio::spawn(periodic::run(context.clone(), stopped.clone())));
@@ -222,7 +222,7 @@ impl Working {
     /// Completes when River's client ends unexpectedly.
     pub async fn ended(&mut self) {
         if let Err(error) = self.run.wait().await {
-            tracing::error!(%error, "River's client ended");
+            tracing::error!(%error, "River's client stopped unexpectedly");
         }
     }
 }
@@ -258,7 +258,7 @@ fn notice_endings(
                 Ok(_) => {}
                 // Reconciliation finds the endings of dropped events.
                 Err(error) => {
-                    tracing::debug!(%error, "events were missed");
+                    tracing::debug!(%error, "events from River were dropped");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }

@@ -38,7 +38,7 @@ pub(super) async fn run(context: Context, stopped: CancellationToken) {
                 Ok(next) => pause = pause.min(next),
                 // Periodic jobs are independent: a failure does not stop the others.
                 Err(error) => {
-                    tracing::warn!(periodic = periodic.id, %error, "a periodic job could not be enqueued");
+                    tracing::warn!(periodic = periodic.id, %error, "could not enqueue a periodic job");
                     pause = pause.min(RETRY_PAUSE);
                 }
             }
@@ -60,9 +60,10 @@ async fn enqueue(context: &Context, periodic: &Periodic) -> Result<Duration, Dat
     let enqueuing = context.pool.with(async |client| {
         let (now, until) = ledger::enqueued_until(client, &periodic.id).await?;
         let from = until.max(now - LATEST);
-        let skipped = skipped(periodic, until, from);
+        let skipped = count_skipped(periodic, until, from);
         if skipped > 0 && ledger::skip(client, &periodic.id, until, from).await? {
-            tracing::warn!(periodic = periodic.id, skipped, %until, "ticks of a periodic job were skipped: no scheduler ran");
+            tracing::warn!(periodic = periodic.id, skipped, %until, "ticks of a periodic job were skipped because no \
+                 scheduler was running");
             let id = periodic.id.clone();
             metrics::counter!("weir_skipped_ticks_total", "periodic" => id).increment(skipped);
         }
@@ -82,11 +83,11 @@ async fn enqueue(context: &Context, periodic: &Periodic) -> Result<Duration, Dat
         Ok::<_, DatabaseError>((now, next))
     });
     let (now, next) = enqueuing.await?;
-    Ok(next.map_or(MAX_PAUSE, |next| until(now, next)))
+    Ok(next.map_or(MAX_PAUSE, |next| time_until(now, next)))
 }
 
 /// The number of ticks after `after` and up to `until`.
-fn skipped(periodic: &Periodic, after: Timestamp, until: Timestamp) -> u64 {
+fn count_skipped(periodic: &Periodic, after: Timestamp, until: Timestamp) -> u64 {
     let next = |at: &Timestamp| periodic.schedule.next(*at);
     std::iter::successors(next(&after), next)
         .take(MAX_SKIPPED)
@@ -94,6 +95,6 @@ fn skipped(periodic: &Periodic, after: Timestamp, until: Timestamp) -> u64 {
         .fold(0, |count, _| count + 1)
 }
 
-fn until(now: Timestamp, next: Timestamp) -> Duration {
+fn time_until(now: Timestamp, next: Timestamp) -> Duration {
     Duration::try_from(next.duration_since(now)).unwrap_or_default()
 }

@@ -22,7 +22,7 @@ pub(super) async fn record(
             pool.with(async |client| attempts::record_progress(client, claim, progress.as_ref()).await);
         // The handler continues: the next report may succeed, and the settlement does not depend on it.
         if let Err(error) = recorded.await {
-            tracing::debug!(job = claim.job_id, %error, "the progress could not be recorded");
+            tracing::debug!(job = claim.job_id, %error, "could not record the progress");
         }
         tokio::time::sleep(WRITE_INTERVAL).await;
     }

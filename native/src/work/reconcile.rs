@@ -20,7 +20,7 @@ use weir_ledger::settlement::Promoter;
 use super::clean::Cleaner;
 use super::elected::Elected;
 use super::settlements::Settlements;
-use super::step::{separately, within};
+use super::step::{on_separate_connection, within};
 use crate::context::Context;
 
 /// Between two rounds. Jobs that other clients end are settled within about a second, and an upgrade soon helps parked
@@ -38,13 +38,13 @@ const GLANCE_INTERVAL: Duration = Duration::from_millis(50);
 const DUE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Glances continue for this long after another client last ended a job. A round finds the next one.
-const GLANCES_FOR: Duration = Duration::from_hours(1);
+const GLANCING_TIME: Duration = Duration::from_hours(1);
 
 /// How late before a glance a job may turn out to have ended. The next round finds jobs that commit later.
 const GLANCE_OVERLAP: SignedDuration = SignedDuration::from_millis(150);
 
 /// The maximum period that a glance covers, so that each is fast. Rounds cover the rest.
-const MAX_GLANCE_BACK: SignedDuration = SignedDuration::from_secs(1);
+const MAX_GLANCE_PERIOD: SignedDuration = SignedDuration::from_secs(1);
 
 /// A job that another River client runs is stuck after this long, or after its timeout if that is longer.
 const STUCK_AFTER: Duration = Duration::from_secs(60 * 60);
@@ -115,11 +115,11 @@ fn report_silent(taken: Result<SilentAttempt, (i64, AttemptError)>) {
             tracing::warn!(
                 job = job_id,
                 outcome,
-                "taken over from a handler that stopped reporting"
+                "took over a job from a handler that stopped reporting"
             );
         }
         Err((job_id, error)) => {
-            tracing::warn!(job = job_id, %error, "could not be taken over from a handler that stopped reporting");
+            tracing::warn!(job = job_id, %error, "could not take over a job from a handler that stopped reporting");
         }
     }
 }
@@ -234,14 +234,14 @@ impl Reconciler {
         is_of_use = is_of_use && within("sweep", self.sweep(client)).await;
         is_of_use = is_of_use && within("adopt", self.adopt(client)).await;
         if self.is_due() || is_full && self.has_reservations {
-            separately("due", self.start_due()).await;
+            on_separate_connection("due", self.start_due()).await;
         }
         // A due change of plan already counts; parked jobs are processed right after it.
         if is_full {
             is_of_use = is_of_use && within("plans", apply_scheduled(client)).await;
         }
         if self.has_reservations {
-            separately("promote", self.promote()).await;
+            on_separate_connection("promote", self.promote()).await;
         }
         if is_full {
             is_of_use = is_of_use
@@ -276,7 +276,7 @@ impl Reconciler {
             is_of_use = is_of_use && within("next_due", self.note_due(client)).await;
         }
         if self.is_due() {
-            separately("due", self.start_due()).await;
+            on_separate_connection("due", self.start_due()).await;
             is_of_use = is_of_use && within("next_due", self.note_due(client)).await;
         }
         is_of_use
@@ -286,9 +286,9 @@ impl Reconciler {
     async fn notice_ended(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let started = ledger::now(client).await?;
         let since = self.glanced.replace(started).unwrap_or(started);
-        let since = since.max(started - MAX_GLANCE_BACK) - GLANCE_OVERLAP;
+        let since = since.max(started - MAX_GLANCE_PERIOD) - GLANCE_OVERLAP;
         let ended = ledger::ended_since(client, since, &[]).await?;
-        self.go_on_glancing(ended.by_others);
+        self.extend_glancing(ended.by_others);
         for ended in ended.jobs {
             self.context.settler.notice(ended.job_id, Some(ended.holder));
         }
@@ -300,9 +300,9 @@ impl Reconciler {
         self.has_reservations && Instant::now() < self.glances_until
     }
 
-    fn go_on_glancing(&mut self, others_end_jobs: bool) {
+    fn extend_glancing(&mut self, others_end_jobs: bool) {
         if others_end_jobs {
-            self.glances_until = Instant::now() + GLANCES_FOR;
+            self.glances_until = Instant::now() + GLANCING_TIME;
         }
     }
 
@@ -368,7 +368,7 @@ impl Reconciler {
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::warn!(job = job.job_id, %error, "a job that was made available could not be admitted");
+                    tracing::warn!(job = job.job_id, %error, "could not admit a job that became available");
                 }
             }
         }
@@ -392,7 +392,7 @@ impl Reconciler {
         }
         self.settlements.finish().await;
         if let Err(error) = self.promoter.promote_all().await {
-            tracing::warn!(%error, "a parked job could not be promoted");
+            tracing::warn!(%error, "could not promote parked jobs");
         }
     }
 
@@ -410,7 +410,7 @@ impl Reconciler {
                 job = taken.job_id,
                 process = taken.client_id,
                 state = taken.state,
-                "taken over from a dead process"
+                "took over a job from a dead process"
             );
         }
         Ok(())
@@ -430,7 +430,7 @@ impl Reconciler {
         let since = self.ended_since.unwrap_or(started).max(started - MAX_LOOK_BACK) - OVERLAP;
         loop {
             let ended = ledger::ended_since(client, since, &self.look.failed).await?;
-            self.go_on_glancing(ended.by_others);
+            self.extend_glancing(ended.by_others);
             let ended = ended.jobs;
             let is_all = i64::try_from(ended.len()).unwrap_or(i64::MAX) < MAX_ENDED;
             let settled = self.settlements.settle(&ended).await;

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The time to skip a holder after a wait timed out, unless one of its settlements succeeds. Longer than a settlement
 /// waits for a lock.
-const STUCK_FOR: Duration = Duration::from_secs(30);
+const STUCK_HOLD_OFF: Duration = Duration::from_secs(30);
 
 pub(super) struct Settlements {
     settler: Settler,
@@ -33,7 +33,7 @@ impl Settlements {
             patience: PATIENCE,
             tasks: JoinSet::new(),
             under_way: HashMap::new(),
-            stuck: HoldOff::new(STUCK_FOR),
+            stuck: HoldOff::new(STUCK_HOLD_OFF),
         }
     }
 
@@ -122,7 +122,7 @@ impl Settlements {
                 settled.insert(job.job_id);
             }
             Some(Err(error)) => {
-                tracing::warn!(job = job.job_id, %error, "an ended job could not be settled");
+                tracing::warn!(job = job.job_id, %error, "could not settle a job that ended");
             }
             // The task panicked, which is logged already.
             None => {}

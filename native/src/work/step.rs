@@ -13,25 +13,25 @@ pub(super) async fn within(
     name: &'static str,
     step: impl Future<Output = Result<(), DatabaseError>>,
 ) -> bool {
-    tried(name, step)
+    run_step(name, step)
         .await
         .is_none_or(|failure| failure.keeps_connection())
 }
 
 /// Runs a step on a separate connection.
-pub(super) fn separately(
+pub(super) fn on_separate_connection(
     name: &'static str,
     step: impl Future<Output = Result<(), DatabaseError>>,
 ) -> impl Future<Output = ()> {
     // Such a step takes tens of kilobytes, which every waiting future would otherwise hold on its stack.
     let step = Box::pin(step);
     async move {
-        tried(name, step).await;
+        run_step(name, step).await;
     }
 }
 
 /// Runs a step, counts its failure and returns it.
-async fn tried(
+async fn run_step(
     name: &'static str,
     step: impl Future<Output = Result<(), DatabaseError>>,
 ) -> Option<DatabaseError> {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use riverqueue::JobRow;
 use tokio_util::sync::CancellationToken;
-use weir_ledger::attempts::{self, MAX_KEPT};
+use weir_ledger::attempts::{self, MAX_REFRESHED};
 use weir_ledger::control::DELIVERY_KIND;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::processes::DEAD_AFTER;
@@ -138,7 +138,7 @@ impl Drop for Entered<'_> {
 
 /// Protects long attempts, and returns lost claims to their queues, until it is stopped. Separate from the heartbeats,
 /// which must not wait for it.
-pub(super) async fn keep(
+pub(super) async fn watch(
     context: Context,
     client_id: String,
     under_way: UnderWay,
@@ -149,12 +149,12 @@ pub(super) async fn keep(
             () = tokio::time::sleep(HEARTBEAT_INTERVAL) => {}
             () = stopped.cancelled() => return,
         }
-        for some in under_way.long().chunks(MAX_KEPT) {
+        for some in under_way.long().chunks(MAX_REFRESHED) {
             let (jobs, attempts): (Vec<i64>, Vec<i16>) = some.iter().copied().unzip();
-            let kept = context.pool.with(async |client| {
-                Ok::<_, DatabaseError>(attempts::keep(client, &client_id, &jobs, &attempts).await?)
+            let refreshed = context.pool.with(async |client| {
+                Ok::<_, DatabaseError>(attempts::refresh(client, &client_id, &jobs, &attempts).await?)
             });
-            if let Err(error) = kept.await {
+            if let Err(error) = refreshed.await {
                 tracing::warn!(%error, "could not record the running attempts");
             }
         }
@@ -184,7 +184,7 @@ async fn requeue_lost(context: &Context, client_id: &str, under_way: &UnderWay) 
         tracing::warn!(
             job = job_id,
             state,
-            "taken over: it was claimed, but never started"
+            "took over a job that was claimed but never started"
         );
     }
     Ok(())

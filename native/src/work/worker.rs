@@ -23,7 +23,7 @@ use super::attempt_holder::{self, user_id};
 use super::attempt_log::AttemptLog;
 use super::cancellation;
 use super::fenced;
-use super::internal::{Internal, not_begun};
+use super::internal::{Internal, not_started};
 use super::pool::{Pools, SettlePermit, WorkerPermit};
 use super::progress;
 use super::retry;
@@ -147,7 +147,7 @@ impl Worker<AnyArgs> for AnyWorker {
         let Some(kind) = self.kinds.get(&job.row.kind) else {
             return Err(AttemptError::NoHandler(job.row.kind));
         };
-        let cancelled = &cancellation::of_attempt();
+        let cancelled = &cancellation::current_attempt();
         let mut permits = match (self.pools.of(&job.row.queue), context.client()) {
             (Some(pool), Some(client)) => match pool.worker(client, cancelled).await {
                 // An attempt that was cancelled while it waited must not start. River knows why it was cancelled.
@@ -159,7 +159,7 @@ impl Worker<AnyArgs> for AnyWorker {
         };
         let started = match self.start(&job.row).await {
             Ok(started) => started,
-            Err(error) => return Ok(not_begun(job.row.id, error)?),
+            Err(error) => return Ok(not_started(job.row.id, error)?),
         };
         let handled = self.handle(kind, &started, job.args.0, cancelled).await;
         let end = self.conclude(kind, &started, handled, &mut permits).await;
@@ -383,13 +383,14 @@ impl AnyWorker {
             match outcome.await {
                 Ok(outcome) => break outcome,
                 Err(error) if tries < SETTLE_TRIES => {
-                    tracing::warn!(job = claim.job_id, %error, "waiting for the database, to record that the answer comes later");
+                    tracing::warn!(job = claim.job_id, %error, "waiting for the database to record that the handler \
+                         answers later");
                     tokio::time::sleep(SETTLE_PAUSE).await;
                 }
                 Err(error) => {
                     return Err(Internal::new(
                         claim.job_id,
-                        "could not record that the answer comes later",
+                        "could not record that the handler answers later",
                         &error,
                     )
                     .into());
@@ -444,7 +445,7 @@ impl AnyWorker {
                 }
                 Err(error @ SettleError::Unstorable(_)) => {
                     tracing::warn!(job = job_id, %error, "the output of a job cannot be stored");
-                    let what = "the output cannot be stored: it is too large, or holds a NUL character";
+                    let what = "the output cannot be stored: it is too large or contains a NUL character";
                     return Err(AttemptError::Permanent(what.to_owned()));
                 }
                 Err(error) => {
@@ -461,7 +462,7 @@ impl AnyWorker {
             )
         });
         asked.await.unwrap_or_else(|error| {
-            tracing::warn!(job = job_id, %error, "could not check who completed the job");
+            tracing::warn!(job = job_id, %error, "could not check which client completed the job");
             None
         })
     }

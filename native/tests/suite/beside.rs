@@ -1,4 +1,4 @@
-//! Weir in a product's database: the product's tables, River and clients stay as they are, and all of Weir works.
+//! Weir in a product's database: the product's tables, River and clients stay unchanged, and all of Weir works.
 
 use crate::common::beside::Beside;
 use crate::common::others::{THEIR_TABLES, contents, weir};

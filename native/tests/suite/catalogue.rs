@@ -149,7 +149,7 @@ async fn a_job_is_charged_to_the_windows_in_which_it_was_reserved() {
         .unwrap();
     assert_eq!(window(&weir, user, "renders", "hour").await["reserved"], 0);
     weir.is_clean().await;
-    weir.ended_elsewhere(id, "completed").await;
+    weir.ended_by_other_client(id, "completed").await;
     weir.reconcile().await;
     let hour = window(&weir, user, "renders", "hour").await;
     assert_eq!(
@@ -218,7 +218,7 @@ async fn amounts_may_exceed_an_int_and_unused_parts_are_released() {
         )
         .await
         .unwrap();
-    weir.ended_elsewhere(id, "completed").await;
+    weir.ended_by_other_client(id, "completed").await;
     weir.reconcile().await;
     let usage = weir.get("/api/usage", who).await.body;
     assert_eq!(usage["tokens"]["used"], 3_000_000_000_i64, "{usage}");
@@ -349,9 +349,12 @@ async fn removing_a_catalogue_entry_in_use_is_refused() {
         panic!("it was applied");
     };
     assert_eq!(reasons.len(), 2, "{reasons:?}");
-    assert!(reasons[0].starts_with("plan team: removed, but 1 subscription(s) have it, 1 of them active"));
+    assert!(
+        reasons[0]
+            .starts_with("plan team: it is not in weir.toml, but 1 subscription(s) use it, 1 of them active")
+    );
     assert!(reasons[0].contains(&team.to_string()), "{reasons:?}");
-    assert!(reasons[1].starts_with("meter renders: removed, but 1 holder(s) have used it"));
+    assert!(reasons[1].starts_with("meter renders: it is not in weir.toml, but 1 holder(s) have used it"));
     assert!(reasons[1].contains(&hobby.to_string()), "{reasons:?}");
     assert_eq!(catalogue::load(&weir.client().await).await.unwrap(), before);
     weir.end().await;
@@ -441,7 +444,7 @@ async fn ended_windows_are_deleted_and_others_kept() {
         )
         .await
         .unwrap();
-    weir_ledger::reconciliation::clean_windows(&weir.bookkeeper().await)
+    weir_ledger::reconciliation::clean_windows(&weir.writer_session().await)
         .await
         .unwrap();
     let rows = client
@@ -581,7 +584,7 @@ async fn a_meter_with_manual_usage_cannot_be_removed() {
         panic!("it was applied");
     };
     assert!(
-        reasons[0].starts_with("meter exports: removed, but 1 holder(s) have used it"),
+        reasons[0].starts_with("meter exports: it is not in weir.toml, but 1 holder(s) have used it"),
         "{reasons:?}"
     );
     assert!(reasons[0].contains(&user.to_string()), "{reasons:?}");
@@ -623,8 +626,8 @@ async fn migrate_lists_applied_files_even_if_the_catalogue_is_refused() {
     );
     assert!(!printed.contains("changed the catalogue"), "{printed}");
     assert!(
-        complained.contains("plan pro: removed, but 1 subscription(s) have it")
-            && complained.contains("keep it in weir.toml until they have another plan"),
+        complained.contains("plan pro: it is not in weir.toml, but 1 subscription(s) use it")
+            && complained.contains("keep it until they have another plan"),
         "{complained}"
     );
     drop(client);

@@ -197,7 +197,7 @@ async fn cancelling_frees_the_quota_and_passes_the_slot_on() {
     assert_eq!(weir.quota(who, "analysis").await["reserved"], 1);
     assert_eq!(waits(second).await, "worker", "it has the slot of the first");
 
-    // An ended job stays as it is, and has no button.
+    // An ended job stays unchanged, and has no button.
     assert_eq!(cancel(&weir, first, &[]).await.status, 303);
     assert!(
         !page(&weir, &format!("/console/jobs/{first}"))

@@ -130,7 +130,7 @@ async fn a_backend_acts_on_behalf_within_its_keys_scopes() {
     assert_eq!(cancelled.body["status"], "cancelled");
 
     // Another user's job, one without an owner, and a header with several users.
-    let other = [("weir-on-behalf-of", "somebody else")];
+    let other = [("weir-on-behalf-of", "another user")];
     let answer = backend.call("GET", &format!("/api/jobs/{id}"), &other, "").await;
     assert_eq!(answer.status, 404);
     let two = [zoe[0], other[0]];
@@ -240,8 +240,8 @@ async fn a_blocked_change_delays_no_maintenance() {
     )
     .await
     .unwrap();
-    let bookkeeper = weir.bookkeeper().await;
-    assert_eq!(control::apply_scheduled(&bookkeeper).await.unwrap(), 0);
+    let writer = weir.writer_session().await;
+    assert_eq!(control::apply_scheduled(&writer).await.unwrap(), 0);
     open.rollback().await.unwrap();
     weir.end().await;
 }
@@ -663,8 +663,8 @@ async fn deleting_a_user_cancels_jobs_and_keeps_billed_usage() {
     let refused = control::delete(&mut client, "shell:test", &anne)
         .await
         .unwrap_err();
-    assert!(refused.to_string().contains("being worked on"), "{refused}");
-    weir.ended_elsewhere(ids[0], "cancelled").await;
+    assert!(refused.to_string().contains("are still running"), "{refused}");
+    weir.ended_by_other_client(ids[0], "cancelled").await;
     weir.reconcile().await;
     let deleted = control::delete(&mut client, "shell:test", &anne).await.unwrap();
     assert_eq!((deleted.usage_events, deleted.jobs), (1, 5));
@@ -855,7 +855,7 @@ async fn deleting_a_user_includes_jobs_of_other_clients() {
     weir.begun_elsewhere(first).await;
     let cancelled = control::cancel_waiting(&mut client, "shell:test", &zoe, None).await;
     assert_eq!(cancelled.unwrap(), 1, "running jobs are not cancelled");
-    weir.ended_elsewhere(first, "completed").await;
+    weir.ended_by_other_client(first, "completed").await;
     weir.reconcile().await;
     let one = weir.insert_by_river(args, "analysis_default").await;
     weir.reconcile().await;

@@ -18,7 +18,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Client, NoTls, Notification};
 use uuid::Uuid;
-use weir::api::{FARTHEST, MAX_BODY, MAX_KEY};
+use weir::api::{MAX_AHEAD, MAX_BODY, MAX_KEY};
 use weir::config::service::MAX_AMOUNT;
 use weir::handler::MAX_OUTPUT;
 use weir_ledger::attempts::Progress;
@@ -501,7 +501,7 @@ async fn sql_and_rust_have_the_same_windows() {
         .iter()
         .map(|row| (row.get(0), row.get(1), row.get(2)))
         .collect();
-    let known = Span::OF_THE_CLOCK.map(|span| {
+    let known = Span::CLOCK_SPANS.map(|span| {
         (
             span.as_str().to_owned(),
             i32::from(span.bit()),
@@ -517,7 +517,7 @@ async fn sql_and_rust_have_the_same_windows() {
 async fn sql_and_rust_promote_the_same_number_of_jobs_at_once() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
-    let client = weir.bookkeeper().await;
+    let client = weir.writer_session().await;
     let parked = MAX_PROMOTED + 1;
     client
         .batch_execute(&format!(
@@ -795,19 +795,19 @@ async fn the_ledger_and_sql_decide_and_write_the_same() {
         eprintln!("overage: {reserved} reserved, {charged} charged");
         assert!(reserved > 0 || compared < 100, "no ceiling was ever of use");
         drop(side.client);
-        // Limits changed under waiting and running jobs. The sums must still be correct.
+        // Limits changed under waiting and running jobs. The totals must still be correct.
         let complaints = side.weir.complaints().await;
-        let sums: Vec<_> = complaints
+        let totals: Vec<_> = complaints
             .iter()
             .filter(|one| one.starts_with("I3") || one.starts_with("I6"))
             .collect();
-        assert!(sums.is_empty(), "{sums:#?}");
+        assert!(totals.is_empty(), "{totals:#?}");
         side.weir.abandon().await;
     }
 }
 
-/// The sums of a user's account of a meter, with the total of each grant over all its draws.
-const SUMS: &str = "
+/// The totals of a user's account of a meter, with the total of each grant over all its draws.
+const TOTALS: &str = "
     SELECT 'balance' AS what, to_jsonb(x)::text AS row FROM (
         SELECT b.span, b.used, b.reserved, b.granted_limit, b.from_grants FROM quota_balances b
         WHERE b.user_id = $1 AND (b.used, b.reserved) <> (0, 0)) x
@@ -822,8 +822,8 @@ const SUMS: &str = "
         SELECT u.quota_amount, u.from_grants, u.overage FROM usage_events u WHERE u.user_id = $1) x
     ORDER BY 1, 2";
 
-async fn sums(side: &Side, user: Uuid) -> Vec<String> {
-    let rows = side.client.query(SUMS, &[&user]).await.unwrap();
+async fn totals(side: &Side, user: Uuid) -> Vec<String> {
+    let rows = side.client.query(TOTALS, &[&user]).await.unwrap();
     rows.iter()
         .map(|row| format!("{}: {}", row.get::<_, &str>("what"), row.get::<_, &str>("row")))
         .collect()
@@ -902,14 +902,14 @@ async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'sta
     let other = begun.1.filter(|_| begun.0 == "admitted")?;
     theirs.client.execute(START, &[&other]).await.unwrap();
     let extended = extend(&theirs.client, other, &more).await;
-    let before = sums(ours, id).await;
+    let before = totals(ours, id).await;
     let ledger = through_the_ledger(&reserver, holder, &whole).await;
     if ours.minute().await != minute {
         return None;
     }
     if ledger.0 == "over_quota" {
         assert_eq!(extended.0, "over_quota", "{whole:?}, {more:?}");
-        assert_eq!(sums(ours, id).await, before);
+        assert_eq!(totals(ours, id).await, before);
         return Some("over_quota");
     }
     assert_eq!(
@@ -918,8 +918,8 @@ async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'sta
         "{whole:?}, {more:?}"
     );
     assert_eq!(
-        sums(ours, id).await,
-        sums(theirs, id).await,
+        totals(ours, id).await,
+        totals(theirs, id).await,
         "{whole:?}, {more:?}"
     );
     ours.client.execute(START, &[&ledger.1]).await.unwrap();
@@ -937,7 +937,7 @@ async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'sta
     settler.settle(ended).await.unwrap();
     let complete = "SELECT weir_complete($1, 1, NULL, $2)";
     theirs.client.execute(complete, &[&other, &used]).await.unwrap();
-    let (ours_then, theirs_then) = (sums(ours, id).await, sums(theirs, id).await);
+    let (ours_then, theirs_then) = (totals(ours, id).await, totals(theirs, id).await);
     if ours.minute().await != minute {
         return None;
     }
@@ -967,11 +967,11 @@ async fn extending_in_steps_equals_submitting_at_once() {
     for side in [ours, theirs] {
         drop(side.client);
         let complaints = side.weir.complaints().await;
-        let sums: Vec<_> = complaints
+        let totals: Vec<_> = complaints
             .iter()
             .filter(|one| ["I3", "I6", "I7"].iter().any(|sum| one.starts_with(sum)))
             .collect();
-        assert!(sums.is_empty(), "{sums:#?}");
+        assert!(totals.is_empty(), "{totals:#?}");
         side.weir.abandon().await;
     }
 }
@@ -1041,7 +1041,7 @@ fn same_limits(job: i64) -> [(&'static str, i64, Statement); 11] {
         ),
         (
             "seconds until a job runs",
-            FARTHEST.as_secs(),
+            MAX_AHEAD.as_secs(),
             Box::new(|seconds| {
                 let at = format!(
                     "jsonb_build_object('run_at', clock_timestamp() + make_interval(secs => {seconds}))"
@@ -1051,7 +1051,7 @@ fn same_limits(job: i64) -> [(&'static str, i64, Statement); 11] {
         ),
         (
             "seconds until a retry",
-            FARTHEST.as_secs(),
+            MAX_AHEAD.as_secs(),
             Box::new(move |seconds| {
                 format!(
                     "SELECT weir_fail({job}, 1, 'x', clock_timestamp() + make_interval(secs => {seconds}))"

@@ -245,7 +245,7 @@ async fn a_stream_shows_the_charge_of_a_job_another_client_ended() {
     let mut streams = Vec::new();
     for (state, cost) in charged {
         let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
-        weir.ended_elsewhere(id, state).await;
+        weir.ended_by_other_client(id, state).await;
         let mut events = Events::open(&weir, &format!("/api/jobs/{id}/events"), Who::User(user)).await;
         let job = events.of("job").await;
         assert_eq!((&job["status"], &job["charged"]), (&json!(state), &json!(0)));

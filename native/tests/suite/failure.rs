@@ -32,7 +32,7 @@ async fn users(weir: &Weir, tier: &str, count: usize) -> Vec<Uuid> {
     users
 }
 
-/// Makes new sessions of the database read-only, or writable again. Open sessions stay as they are.
+/// Makes new sessions of the database read-only, or writable again. Open sessions stay unchanged.
 async fn make_read_only(weir: &Weir, on: bool) {
     let alter = format!(
         "ALTER DATABASE {} SET default_transaction_read_only = {on}",
@@ -468,16 +468,16 @@ async fn a_locked_holders_settlement_is_not_retried_in_every_round() {
         .unwrap();
     let mut operator = weir.client().await;
     let open = lock_holder(&mut operator, locked).await;
-    let bookkeeper = weir.bookkeeper().await;
+    let writer = weir.writer_session().await;
     let mut reconciler = Reconciler::new(&weir.context);
     let started = Instant::now();
     for _ in 0..10 {
-        assert!(reconciler.round(&bookkeeper).await);
+        assert!(reconciler.round(&writer).await);
     }
     assert!(started.elapsed() < MAX_WAIT_OF_OTHERS, "{:?}", started.elapsed());
     open.rollback().await.unwrap();
     weir.until("the settlement", async || {
-        reconciler.round(&bookkeeper).await;
+        reconciler.round(&writer).await;
         (weir.count("quota_reservations").await == 0).then_some(())
     })
     .await;
@@ -493,7 +493,7 @@ async fn a_job_that_cannot_be_settled_stops_no_step_of_reconciliation() {
     let parked = weir.analyse(Who::User(waits), "b_test.go", GO_TESTS).await;
     let client = weir.client().await;
     // One job ends elsewhere and can never be settled while its row is locked. The other user is upgraded.
-    weir.ended_elsewhere(stuck, "cancelled").await;
+    weir.ended_by_other_client(stuck, "cancelled").await;
     let mut operator = weir.client().await;
     let open = lock_holder(&mut operator, blocked).await;
     client

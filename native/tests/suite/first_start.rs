@@ -56,7 +56,7 @@ fn ten_invalid_settings_are_reported_at_once() {
         "\
 weir: the configuration has 10 errors:
   - WEIR_ENV is \"prod\", but must be production or development
-  - DATABASE_URL: it must be a URL such as postgres://user@host:5432/name, or words such as host=/run/postgresql dbname=name
+  - DATABASE_URL: it must be a URL such as postgres://user@host:5432/name, or keywords such as host=/run/postgresql dbname=name
   - EDGE_SECRET has 9 characters, but must have at least 32
   - WEIR_ORIGIN_PORT is \"http\", but must be a port number
   - FAIRNESS_FREE_LIMIT is \"0\", but must be a whole number from 1 to 10000
@@ -88,7 +88,7 @@ handler = { type = "exec", command = ["mail"] }
 "#,
     );
     assert!(
-        printed.contains("kinds that begin with weir: are Weir's own"),
+        printed.contains("kinds that start with weir: are reserved for Weir"),
         "{printed}"
     );
 }
@@ -277,7 +277,7 @@ async fn an_unusable_database_is_reported_with_a_reason_and_a_fix() {
     let (reason, mend) = if trusts {
         (
             format!("role \"{role}\" is not permitted to log in (28000)"),
-            "correct the user in DATABASE_URL, or what the server allows (pg_hba.conf)",
+            "correct the user in DATABASE_URL, or the server's access rules (pg_hba.conf)",
         )
     } else {
         (
@@ -346,7 +346,7 @@ fn misleading_ticks_or_arguments_of_a_periodic_job_are_refused() {
         // River panics on these, or reads them differently.
         (
             "schedule = \"* * */4294967295 * *\"",
-            "schedule is \"* * */4294967295 * *\", which has a step beyond any field",
+            "schedule is \"* * */4294967295 * *\", which has a step larger than its field",
         ),
         (
             "schedule = \"@every 99999999999999999999999999999999999999h\"",
@@ -363,7 +363,7 @@ fn misleading_ticks_or_arguments_of_a_periodic_job_are_refused() {
         ),
         (
             "every = \"1h\"\nargs = { rates = [nan] }",
-            "args: JSON has no NaN",
+            "args: JSON cannot represent NaN",
         ),
     ] {
         let printed = refused_file(&with_service(

@@ -212,7 +212,7 @@ async fn changing_a_reservation_by_hand_keeps_grants_correct() {
         .await
         .unwrap();
     assert_eq!(scene.left().await, [50]);
-    scene.weir.ended_elsewhere(jobs[1], "completed").await;
+    scene.weir.ended_by_other_client(jobs[1], "completed").await;
     scene.weir.reconcile().await;
     assert_eq!(
         (scene.left().await, scene.quota().await),

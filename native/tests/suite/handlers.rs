@@ -44,7 +44,7 @@ async fn a_program_past_its_timeout_is_killed_with_its_children() {
         (&json!("failed"), &json!(1), &json!(0)),
         "{job}"
     );
-    assert_eq!(job["error"]["message"], "it took longer than 1s, its time limit");
+    assert_eq!(job["error"]["message"], "it exceeded its time limit of 1s");
     assert_eq!(weir.finished(next, who).await["status"], "completed");
     weir.released(who, "specview").await;
     assert_eq!(
@@ -317,11 +317,11 @@ async fn a_program_gets_sigterm_and_is_killed_ten_seconds_later() {
     let job = weir.finished(late, who).await;
     assert_eq!(
         (&job["status"], &job["error"]["message"]),
-        (&json!("failed"), &json!("it took longer than 6s, its time limit"))
+        (&json!("failed"), &json!("it exceeded its time limit of 6s"))
     );
     let job = weir.finished(stubborn, who).await;
     assert_eq!(
-        job["error"]["message"], "it took longer than 1s, its time limit",
+        job["error"]["message"], "it exceeded its time limit of 1s",
         "{job}"
     );
     let at = |member: &str| job[member].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();

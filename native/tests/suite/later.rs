@@ -346,7 +346,7 @@ async fn without_a_secret_no_request_is_signed_or_answered_later() {
         (&over["status"], &over["error"]["message"]),
         (
             &json!("failed"),
-            &json!("the endpoint answers later, which is not enabled here")
+            &json!("the endpoint answers later, which this process does not allow")
         ),
         "{over}"
     );

@@ -294,7 +294,7 @@ async fn an_outstanding_answer_blocks_deletion_of_its_account() {
     let refused = weir_ledger::control::delete(&mut client, "shell:test", &account)
         .await
         .unwrap_err();
-    assert!(refused.to_string().contains("are being worked on"), "{refused}");
+    assert!(refused.to_string().contains("are still running"), "{refused}");
     assert_eq!(stage.weir.finished(waiting, who).await["status"], "cancelled");
     assert_eq!(stage.job(job, who).await["status"], "running");
     stage.report(&asked, "heartbeat", &Value::Null).await;

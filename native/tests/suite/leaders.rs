@@ -245,17 +245,18 @@ async fn a_heartbeat_is_per_attempt_and_keeps_the_start_time() {
             now.duration_since(seen).as_secs_f64(),
         )
     };
-    let keep = async |by: &str, attempt: i16| attempts::keep(&client, by, &[id], &[attempt]).await.unwrap();
+    let refresh =
+        async |by: &str, attempt: i16| attempts::refresh(&client, by, &[id], &[attempt]).await.unwrap();
 
     claim(1000.0).await;
     assert_eq!(
-        [keep("another", 1).await, keep("mine", 2).await],
+        [refresh("another", 1).await, refresh("mine", 2).await],
         [0, 0],
-        "somebody else's"
+        "another attempt's"
     );
     assert!(started().await.1 >= 1000.0);
     for _ in 0..2 {
-        assert_eq!(keep("mine", 1).await, 1);
+        assert_eq!(refresh("mine", 1).await, 1);
         let (message, seen) = started().await;
         assert!(message >= 1000.0 && seen < 500.0, "{message} {seen}");
     }
@@ -272,7 +273,7 @@ async fn a_heartbeat_is_per_attempt_and_keeps_the_start_time() {
     for _ in 0..2 {
         let (message, _) = started().await;
         assert!((100.0..1000.0).contains(&message), "{message}");
-        assert_eq!(keep("mine", 1).await, 1);
+        assert_eq!(refresh("mine", 1).await, 1);
     }
 
     // A locked row is skipped without waiting.
@@ -281,11 +282,11 @@ async fn a_heartbeat_is_per_attempt_and_keeps_the_start_time() {
     lock.execute("SELECT 1 FROM river_job WHERE id = $1 FOR UPDATE", &[&id])
         .await
         .unwrap();
-    assert_eq!(keep("mine", 1).await, 0);
+    assert_eq!(refresh("mine", 1).await, 0);
     lock.rollback().await.unwrap();
 
-    weir.ended_elsewhere(id, "completed").await;
-    assert_eq!(keep("mine", 1).await, 0, "it is over");
+    weir.ended_by_other_client(id, "completed").await;
+    assert_eq!(refresh("mine", 1).await, 0, "it is over");
     weir.reconcile().await;
     weir.end().await;
 }
@@ -293,25 +294,25 @@ async fn a_heartbeat_is_per_attempt_and_keeps_the_start_time() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_renewed_during_long_work_and_lost_with_its_session() {
     let weir = Weir::new().await;
-    let [mine, theirs] = [weir.bookkeeper().await, weir.bookkeeper().await];
+    let [mine, theirs] = [weir.writer_session().await, weir.writer_session().await];
     mine.batch_execute("SET idle_session_timeout = '2s'")
         .await
         .unwrap();
     let often = Duration::from_millis(100);
-    assert!(maintenance::hold(&mine, "mine", true).await.unwrap());
+    assert!(maintenance::acquire_lease(&mine, "mine", true).await.unwrap());
     // Longer than the session may be idle.
-    let elsewhere = tokio::time::sleep(Duration::from_secs(4));
+    let work = tokio::time::sleep(Duration::from_secs(4));
     assert_eq!(
-        maintenance::run_while_holding(&mine, "mine", often, elsewhere).await,
+        maintenance::run_under_lease(&mine, "mine", often, work).await,
         Some(())
     );
-    assert!(!maintenance::hold(&theirs, "theirs", true).await.unwrap());
-    assert!(maintenance::hold(&mine, "mine", true).await.unwrap());
+    assert!(!maintenance::acquire_lease(&theirs, "theirs", true).await.unwrap());
+    assert!(maintenance::acquire_lease(&mine, "mine", true).await.unwrap());
 
     // Like a frozen process: its session ends, and its lease with it.
     weir.until("the idle session to end", async || mine.is_closed().then_some(()))
         .await;
-    assert!(maintenance::hold(&theirs, "theirs", true).await.unwrap());
+    assert!(maintenance::acquire_lease(&theirs, "theirs", true).await.unwrap());
     maintenance::release(&theirs).await.unwrap();
     assert_eq!(weir.count("maintenance_lease WHERE expires_at > now()").await, 0);
     weir.end().await;
@@ -320,7 +321,7 @@ async fn a_lease_is_renewed_during_long_work_and_lost_with_its_session() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_without_its_lease_stops_maintenance() {
     let weir = Weir::new().await;
-    let client = weir.bookkeeper().await;
+    let client = weir.writer_session().await;
     let stopped = CancellationToken::new();
     let reconciling = tokio::spawn(reconcile::run(weir.another(&[]), stopped.clone()));
     weir.maintenance_started().await;
@@ -330,7 +331,7 @@ async fn a_process_without_its_lease_stops_maintenance() {
         .await
         .unwrap();
     weir.until("the lease", async || {
-        maintenance::hold(&client, "another", true)
+        maintenance::acquire_lease(&client, "another", true)
             .await
             .unwrap()
             .then_some(())
@@ -344,7 +345,7 @@ async fn a_process_without_its_lease_stops_maintenance() {
         let holder = "SELECT process FROM maintenance_lease WHERE process = 'another'";
         client.query_one(holder, &[]).await.unwrap();
     }
-    weir.ended_elsewhere(id, "cancelled").await;
+    weir.ended_by_other_client(id, "cancelled").await;
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(weir.quota(who, "analysis").await["reserved"], 1, "it settles on");

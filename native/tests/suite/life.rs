@@ -71,7 +71,7 @@ async fn internal_errors_hide_database_messages_and_paths() {
     for (service, expected) in [
         (
             "unstorable",
-            "the output cannot be stored: it is too large, or holds a NUL character",
+            "the output cannot be stored: it is too large or contains a NUL character",
         ),
         ("missing", "the handler's program cannot be started"),
     ] {

@@ -186,7 +186,10 @@ async fn a_failed_migration_shows_postgresqls_message() {
 async fn schemas_with_confusable_names_are_refused() {
     let weir = Weir::new().await;
     for (more, expected) in [
-        (("WEIR_SCHEMA", "other"), "they serve only one; set RIVER_SCHEMA"),
+        (
+            ("WEIR_SCHEMA", "other"),
+            "they can serve only one; set RIVER_SCHEMA",
+        ),
         (("RIVER_SCHEMA", "other"), "set WEIR_SCHEMA to a separate schema"),
     ] {
         let output = self::weir(weir.url(), &["migrate"], &[more]);
@@ -224,7 +227,7 @@ async fn objects_that_an_upgrade_creates_must_not_exist() {
         .unwrap();
     let before = contents(&client, "").await;
     let database = &weir.context.database;
-    let refused = migrate::migrate_to(database, River::AsItIs, &next).await;
+    let refused = migrate::migrate_to(database, River::Create, &next).await;
     let text = refused.unwrap_err().to_string();
     assert!(
         text.contains("table invoices; rename them") && !text.contains("users"),
@@ -232,7 +235,7 @@ async fn objects_that_an_upgrade_creates_must_not_exist() {
     );
     assert_eq!(contents(&client, "").await, before);
     client.batch_execute("DROP TABLE invoices").await.unwrap();
-    let done = migrate::migrate_to(database, River::AsItIs, &next).await;
+    let done = migrate::migrate_to(database, River::Create, &next).await;
     assert_eq!(done.unwrap().weir.len(), 1);
     weir.abandon().await;
 }
@@ -247,14 +250,14 @@ async fn a_refused_upgrade_names_the_obstacle() {
         .await
         .unwrap();
     let database = &weir.context.database;
-    let refused = migrate::migrate_to(database, River::AsItIs, &next).await;
+    let refused = migrate::migrate_to(database, River::Create, &next).await;
     let text = refused.unwrap_err().to_string();
     assert!(
         text.contains("view report") && text.contains("__test.sql"),
         "{text}"
     );
     client.batch_execute("DROP VIEW report").await.unwrap();
-    migrate::migrate_to(database, River::AsItIs, &next).await.unwrap();
+    migrate::migrate_to(database, River::Create, &next).await.unwrap();
     weir.abandon().await;
 }
 
@@ -285,7 +288,7 @@ async fn an_upgrade_waiting_for_a_table_lets_others_pass() {
             .unwrap();
         open.rollback().await.unwrap();
     };
-    let migrating = migrate::migrate_to(database, River::AsItIs, &next);
+    let migrating = migrate::migrate_to(database, River::Create, &next);
     let (migrated, ()) = tokio::join!(migrating, behind);
     assert_eq!(migrated.unwrap().weir.len(), 1);
     weir.abandon().await;

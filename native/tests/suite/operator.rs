@@ -129,7 +129,7 @@ async fn a_scheduler_shows_depth_slots_and_parked_jobs_by_tier() {
     }
     weir.analyse(Who::Address("198.51.100.1"), "a_test.go", GO_TESTS)
         .await;
-    // Without workers, they stay as they are.
+    // Without workers, they stay unchanged.
     let process = Process::start(&weir, &["schedule"], &[]);
     process.ready().await;
     let scrape = weir

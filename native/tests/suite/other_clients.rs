@@ -158,12 +158,12 @@ async fn a_lane_paused_through_river_starts_nothing_until_it_is_resumed() {
         weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
     }
     let other = weir.user("pro").await;
-    let elsewhere = weir.analyse(Who::User(other), "a_test.go", GO_TESTS).await;
-    weir.finished(elsewhere, Who::User(other)).await;
+    let other_job = weir.analyse(Who::User(other), "a_test.go", GO_TESTS).await;
+    weir.finished(other_job, Who::User(other)).await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(
         *counting.ran.lock().unwrap(),
-        [elsewhere],
+        [other_job],
         "only the lane that is not paused"
     );
     weir.is_clean().await;

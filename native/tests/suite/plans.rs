@@ -124,7 +124,7 @@ async fn jobs_are_found_by_id_with_outdated_statistics() {
     .await
     .unwrap();
     let user = weir.user("free").await;
-    let mut client = weir.bookkeeper().await;
+    let mut client = weir.writer_session().await;
     client
         .batch_execute(&format!(
             "ALTER TABLE river_job SET (autovacuum_enabled = false); \

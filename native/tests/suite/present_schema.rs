@@ -71,7 +71,7 @@ fn next_release() -> Schema {
 async fn new_database(release: &Schema) -> Weir {
     Weir::made(&[], async |url| {
         let database = Database::at(url).unwrap();
-        migrate::migrate_to(&database, River::AsItIs, release)
+        migrate::migrate_to(&database, River::Create, release)
             .await
             .unwrap();
     })
@@ -83,7 +83,7 @@ async fn an_upgraded_database_is_the_same_as_a_new_one() {
     let next = next_release();
     let new = new_database(&next).await;
     let upgraded = Weir::new().await;
-    let done = migrate::migrate_to(&upgraded.context.database, River::AsItIs, &next)
+    let done = migrate::migrate_to(&upgraded.context.database, River::Create, &next)
         .await
         .unwrap();
     let applied: Vec<_> = done
@@ -117,7 +117,7 @@ async fn a_changed_signature_that_no_upgrade_drops_is_named() {
         .replace("(at timestamptz)", "(at timestamptz, zone text DEFAULT 'UTC')");
     let new = new_database(&next).await;
     let upgraded = Weir::new().await;
-    migrate::migrate_to(&upgraded.context.database, River::AsItIs, &next)
+    migrate::migrate_to(&upgraded.context.database, River::Create, &next)
         .await
         .unwrap();
     let (one, other) = (
@@ -141,7 +141,7 @@ async fn a_changed_signature_that_no_upgrade_drops_is_named() {
 async fn an_older_release_leaves_a_newer_schema_as_it_is() {
     let weir = Weir::new().await;
     let database = &weir.context.database;
-    migrate::migrate_to(database, River::AsItIs, &next_release())
+    migrate::migrate_to(database, River::Create, &next_release())
         .await
         .unwrap();
     let client = weir.client().await;
@@ -168,7 +168,7 @@ async fn an_older_release_leaves_a_newer_schema_as_it_is() {
     assert_eq!(record, "999.0.0");
     assert_eq!(done.newer_release.as_deref(), Some("999.0.0"));
     assert_eq!(done.weir, Vec::<String>::new());
-    let script = migrate::script(database, River::AsItIs).await.unwrap();
+    let script = migrate::script(database, River::Create).await.unwrap();
     assert_eq!(script, "");
     weir.abandon().await;
 }
@@ -219,7 +219,7 @@ async fn printed_script() -> String {
     let mut script = String::new();
     let weir = Weir::made(&[], async |url| {
         let database = Database::at(url).unwrap();
-        script = migrate::script(&database, River::AsItIs).await.unwrap();
+        script = migrate::script(&database, River::Create).await.unwrap();
         migrate::migrate(&database).await.unwrap();
     })
     .await;
@@ -310,7 +310,7 @@ async fn a_database_from_before_the_first_release_is_refused() {
             .unwrap();
         let error = migrate::migrate(&database).await.unwrap_err().to_string();
         assert!(
-            error.contains("from before the first release") && error.contains("docs/how-to/upgrade.md"),
+            error.contains("before its first release") && error.contains("docs/how-to/upgrade.md"),
             "{error}"
         );
         let tables = client

@@ -326,7 +326,7 @@ async fn missing_rights_on_rivers_tables_are_named_before_anything_starts() {
     }
     // The commands that it prints.
     let grants = printed(&["status"]).await;
-    let grants = grants.split_once("have their owner run: ").unwrap().1.trim();
+    let grants = grants.split_once("ask their owner to run: ").unwrap().1.trim();
     role.run(grants).await;
     let output = self::weir(url.as_str(), &["status"], &schemas);
     assert!(output.status.success(), "{output:?}");

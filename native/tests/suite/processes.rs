@@ -42,7 +42,7 @@ async fn when_the_leader_dies_another_process_takes_over() {
     drop(first);
     let user = weir.user("free").await;
     let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
-    weir.ended_elsewhere(id, "cancelled").await;
+    weir.ended_by_other_client(id, "cancelled").await;
     weir.released(Who::User(user), "analysis").await;
     weir.until("River's maintenance to be another one's", async || {
         leader().await.filter(|now| *now != before)
@@ -624,7 +624,7 @@ async fn as_the_first_process_weir_stops_gracefully_at_the_terminals_ctrl_c() {
         .until("it to stop", async || outer.0.try_wait().unwrap())
         .await;
     assert_eq!(status.code(), Some(0), "130: it was asked twice");
-    // Its program ended by itself, and failed.
+    // Its program ended on its own, and failed.
     let sql = "SELECT cardinality(errors) AS errors FROM river_job WHERE id = $1";
     let row = client.query_one(sql, &[&id]).await.unwrap();
     assert_eq!(row.get::<_, Option<i32>>("errors"), Some(1));

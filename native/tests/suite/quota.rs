@@ -529,8 +529,8 @@ async fn a_job_ended_or_deleted_elsewhere_releases_its_quota() {
     for _ in 0..3 {
         ids.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
     }
-    weir.ended_elsewhere(ids[0], "discarded").await;
-    weir.ended_elsewhere(ids[1], "cancelled").await;
+    weir.ended_by_other_client(ids[0], "discarded").await;
+    weir.ended_by_other_client(ids[1], "cancelled").await;
     weir.client()
         .await
         .execute("DELETE FROM river_job WHERE id = $1", &[&ids[2]])
@@ -547,7 +547,7 @@ async fn a_job_that_another_client_completes_is_charged_once() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
-    weir.ended_elsewhere(id, "completed").await;
+    weir.ended_by_other_client(id, "completed").await;
     for _ in 0..3 {
         weir.reconcile().await;
     }

@@ -124,7 +124,7 @@ async fn one_process_reconciles_and_another_takes_over() {
 
 /// The number of reservations after one round, on a machine of any speed.
 async fn left_by_a_round(weir: &Weir) -> i64 {
-    let client = weir.bookkeeper().await;
+    let client = weir.writer_session().await;
     let mut reconciler = Reconciler::new(&weir.context).waiting(Duration::from_secs(60));
     assert!(reconciler.round(&client).await);
     let left = "SELECT count(*) FROM quota_reservations";
@@ -318,10 +318,10 @@ async fn holders_without_free_slots_are_skipped() {
             .get(0)
     };
     let before = locks().await;
-    let bookkeeper = weir.bookkeeper().await;
+    let writer = weir.writer_session().await;
     let mut reconciler = Reconciler::new(&weir.context);
     for _ in 0..3 {
-        assert!(reconciler.round(&bookkeeper).await);
+        assert!(reconciler.round(&writer).await);
     }
     assert_eq!(locks().await, before, "a lock writes a row's xmax");
     weir.end().await;
@@ -530,13 +530,13 @@ async fn a_locked_job_does_not_block_other_takeovers() {
     open.execute("SELECT 1 FROM river_job WHERE id = $1 FOR UPDATE", &[&jobs[1]])
         .await
         .unwrap();
-    let bookkeeper = weir.bookkeeper().await;
+    let writer = weir.writer_session().await;
     let mut reconciler = Reconciler::new(&weir.context);
-    reconciler.round(&bookkeeper).await;
+    reconciler.round(&writer).await;
     assert_eq!(state(&client, jobs[0]).await.0, "available");
     assert_eq!(state(&client, jobs[2]).await.0, "available");
     open.rollback().await.unwrap();
-    reconciler.round(&bookkeeper).await;
+    reconciler.round(&writer).await;
     assert_eq!(state(&client, jobs[1]).await.0, "available");
     weir.end().await;
 }
@@ -701,8 +701,8 @@ async fn a_locked_users_ended_jobs_delay_no_other_settlement() {
                 finalized_at = now() + CASE WHEN id = {theirs} THEN interval '2 min' ELSE interval '1 min' END"
     );
     client.execute(&end, &[]).await.unwrap();
-    let bookkeeper = weir.bookkeeper().await;
-    assert!(Reconciler::new(&weir.context).round(&bookkeeper).await);
+    let writer = weir.writer_session().await;
+    assert!(Reconciler::new(&weir.context).round(&writer).await);
     let held = format!("quota_reservations WHERE job_id = {theirs}");
     assert_eq!(weir.count(&held).await, 0);
     open.rollback().await.unwrap();
@@ -725,9 +725,9 @@ async fn a_failing_step_affects_no_other_step_of_maintenance() {
         )
         .await
         .unwrap();
-    let bookkeeper = weir.bookkeeper().await;
+    let writer = weir.writer_session().await;
     let mut reconciler = Reconciler::new(&weir.context);
-    assert!(reconciler.round(&bookkeeper).await, "the connection is sound");
+    assert!(reconciler.round(&writer).await, "the connection is sound");
     assert_eq!(state(&client, jobs[1]).await.0, "pending", "the promotion failed");
     client.batch_execute("DROP FUNCTION lose CASCADE").await.unwrap();
     weir.reconcile().await;
@@ -750,8 +750,8 @@ async fn jobs_that_ended_without_a_leader_are_settled_by_the_next() {
         ))
         .await
         .unwrap();
-    let bookkeeper = weir.bookkeeper().await;
-    assert!(Reconciler::new(&weir.context).round(&bookkeeper).await);
+    let writer = weir.writer_session().await;
+    assert!(Reconciler::new(&weir.context).round(&writer).await);
     let held = format!("quota_reservations WHERE job_id = {theirs}");
     assert_eq!(weir.count(&held).await, 0);
     weir.abandon().await;

@@ -19,7 +19,7 @@ fn root() -> PathBuf {
 fn is_current(page: &str, title: &str, body: &str) {
     let file = root().join("docs/reference").join(page);
     let text = format!(
-        "# {title}\n\n<!-- Made from the program by `UPDATE_SNAPSHOTS=1 npm test -- reference.rs`. -->\n\n{body}"
+        "# {title}\n\n<!-- Generated from the program with `UPDATE_SNAPSHOTS=1 npm test -- reference.rs`. -->\n\n{body}"
     );
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -61,9 +61,10 @@ fn the_page_of_the_settings_is_current() {
 
 #[test]
 fn the_page_of_the_metrics_is_current() {
-    let mut body = "Every process answers `/metrics`. All of these are there from the first scrape on.\n\n\
-                    | metric | type | what |\n|---|---|---|\n"
-        .to_owned();
+    let mut body =
+        "Every process serves `/metrics`. All of these metrics exist from the first scrape on.\n\n\
+                    | metric | type | description |\n|---|---|---|\n"
+            .to_owned();
     for (kind, name, help) in metrics::reference() {
         writeln!(body, "| `{name}` | {kind} | {help} |").unwrap();
     }
@@ -77,8 +78,8 @@ async fn the_page_of_the_routes_is_current() {
         .get("/api/openapi.json", Who::Address("198.51.100.9"))
         .await
         .body;
-    let mut body = "The whole description is OpenAPI 3.1, at `/api/openapi.json`. Errors are problem details (RFC 9457).\n\n\
-                    | route | what | answers |\n|---|---|---|\n"
+    let mut body = "`/api/openapi.json` describes the whole API in OpenAPI 3.1. Errors are problem details (RFC 9457).\n\n\
+                    | route | description | responses |\n|---|---|---|\n"
         .to_owned();
     // In the order of the text, which a parsed document does not have.
     let text = weir.text_of("/api/openapi.json").await;
@@ -195,7 +196,7 @@ async fn the_page_of_the_functions_is_current() {
                     Amounts are in the service's unit. A quota is `{\"used\", \"reserved\", \"limit\", \"ceiling\", \
                     \"overage\", \"remaining\", \"reset_at\"}` of the billing period, as in the API.\n\n\
                     Numbers in arguments and outputs keep their digits, as `jsonb` keeps them: 12345678901234567890123 and \
-                    1.10 stay as they are, and 1e-3 becomes 0.001. The API and Weir's workers accept numbers below 1.8e308 \
+                    1.10 stay unchanged, and 1e-3 becomes 0.001. The API and Weir's workers accept numbers below 1.8e308 \
                     with exponents from -400 to 400; these functions accept whatever `jsonb` holds. `unique_by` compares \
                     numbers as doubles, as other River clients do, except whole numbers of 64 bits.\n"
         .to_owned();
@@ -272,10 +273,10 @@ fn every_setting_that_is_read_is_in_the_example_environment() {
         .map(|file| std::fs::read_to_string(root().join(file)).unwrap())
         .concat();
     // Settings of development and tests, of the units, and of OpenTelemetry.
-    let elsewhere = ["JWT_SECRET", "JWT_ISSUER", "JWT_AUDIENCE", "WEIR_METRICS_PORT"];
+    let other_settings = ["JWT_SECRET", "JWT_ISSUER", "JWT_AUDIENCE", "WEIR_METRICS_PORT"];
     let missing: Vec<String> = Settings::reference(&root().join("weir.toml"))
         .into_keys()
-        .filter(|name| !name.starts_with("OTEL_") && !elsewhere.contains(&name.as_str()))
+        .filter(|name| !name.starts_with("OTEL_") && !other_settings.contains(&name.as_str()))
         .filter(|name| !examples.contains(&format!("{name}=")))
         .collect();
     assert!(missing.is_empty(), "{missing:?}");

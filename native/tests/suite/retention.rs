@@ -215,7 +215,7 @@ async fn unlimited_retention_does_not_affect_other_plans() {
     for tier in ["pro", "free"] {
         let user = weir.user(tier).await;
         let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
-        weir.ended_elsewhere(id, "completed").await;
+        weir.ended_by_other_client(id, "completed").await;
         jobs.push((id, user));
     }
     weir.reconcile().await;
@@ -245,7 +245,7 @@ async fn a_retried_job_is_kept_with_its_last_result() {
     let client = weir.client().await;
     let user = weir.user("free").await;
     let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
-    weir.ended_elsewhere(id, "discarded").await;
+    weir.ended_by_other_client(id, "discarded").await;
     let minutes = "UPDATE river_job SET finalized_at = finalized_at - interval '2 minutes'";
     client.batch_execute(minutes).await.unwrap();
     weir.reconcile().await;

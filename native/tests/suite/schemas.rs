@@ -152,7 +152,7 @@ async fn two_weirs_in_one_database_are_independent() {
     let waiting = two.analyse(who, "c_test.go", GO_TESTS).await;
     for (weir, id) in [(&one, paused), (&two, waiting)] {
         assert_eq!(weir.quota(who, "analysis").await["reserved"], 1);
-        weir.ended_elsewhere(id, "cancelled").await;
+        weir.ended_by_other_client(id, "cancelled").await;
     }
     for weir in [&one, &two] {
         weir.released(who, "analysis").await;

@@ -183,15 +183,15 @@ const INVALID_CALLS: &[(&str, &str)] = &[
     ),
     (
         "SELECT weir_submit('', 'analysis', '{}')",
-        "a subject has 1 to 255 bytes and no control characters",
+        "a subject must have 1 to 255 bytes and no control characters",
     ),
     (
         "SELECT weir_submit(E'a\\tb', 'analysis', '{}')",
-        "a subject has 1 to 255 bytes and no control characters",
+        "a subject must have 1 to 255 bytes and no control characters",
     ),
     (
         "SELECT weir_submit(NULL, 'analysis', '{}')",
-        "a subject has 1 to 255 bytes and no control characters",
+        "a subject must have 1 to 255 bytes and no control characters",
     ),
     (
         "SELECT weir_submit('anne', 'specview', '{}')",
@@ -200,11 +200,11 @@ const INVALID_CALLS: &[(&str, &str)] = &[
     ("SELECT weir_quota('anne', 'video')", "unknown service video"),
     (
         "SELECT weir_quota('', 'analysis')",
-        "a subject has 1 to 255 bytes and no control characters",
+        "a subject must have 1 to 255 bytes and no control characters",
     ),
     (
         "SELECT weir_quota('anne', 'specview')",
-        "the service specview has no fixed amount; pass one",
+        "the service specview has no fixed amount; pass an amount",
     ),
     (
         "SELECT weir_quota('anne', 'analysis', -1)",
@@ -216,7 +216,7 @@ const INVALID_CALLS: &[(&str, &str)] = &[
     ),
     (
         "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"priority\": 5}')",
-        "priority must be a number from 1, the first, to 4",
+        "priority must be a number from 1 (first) to 4",
     ),
     (
         "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"run_at\": \"soon\"}')",
@@ -228,11 +228,11 @@ const INVALID_CALLS: &[(&str, &str)] = &[
     ),
     (
         "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"idempotency_key\": \"\"}')",
-        "idempotency_key must be a text of 1 to 255 bytes",
+        "idempotency_key must be text of 1 to 255 bytes",
     ),
     (
         "SELECT weir_progress(1, 1, 1.5)",
-        "a progress has a fraction from 0 to 1, and a message of at most 1000 bytes",
+        "progress needs a fraction from 0 to 1 and a message of at most 1000 bytes",
     ),
     ("SELECT weir_complete(1, 1, used => -1)", "used must be 0 or more"),
     (
@@ -241,7 +241,7 @@ const INVALID_CALLS: &[(&str, &str)] = &[
     ),
     (
         "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT weir_submit('anne', 'analysis', '{}')",
-        "weir_submit needs READ COMMITTED, and this transaction is REPEATABLE READ",
+        "weir_submit needs READ COMMITTED, but this transaction is REPEATABLE READ",
     ),
 ];
 
@@ -407,7 +407,7 @@ async fn promotion_wakes_idle_workers_however_many_jobs_wait() {
         "UPDATE river_job SET scheduled_at = now() - interval '1 second' WHERE state = 'available'";
     assert_eq!(client.execute(long_ago, &[]).await.unwrap(), 26);
     let (_listener, mut notifications) = listen(&weir).await;
-    let mut woken = async || {
+    let mut notified = async || {
         let payload = tokio::time::timeout(Duration::from_secs(5), notifications.recv()).await;
         let payload = payload.ok().flatten()?;
         serde_json::from_str::<Value>(&payload).ok()
@@ -418,7 +418,7 @@ async fn promotion_wakes_idle_workers_however_many_jobs_wait() {
     let complete = format!("SELECT outcome FROM weir_complete({}, 1)", jobs[0]);
     assert_eq!(outcome(&client, &complete).await, "done");
     assert_eq!(state_of(&client, jobs[1]).await, "available");
-    assert_eq!(woken().await.as_ref(), Some(&queue), "by SQL");
+    assert_eq!(notified().await.as_ref(), Some(&queue), "by SQL");
 
     weir.begun_elsewhere(jobs[1]).await;
     let settler = Settler::start(&weir.context.database, &weir.context.rules);
@@ -435,7 +435,7 @@ async fn promotion_wakes_idle_workers_however_many_jobs_wait() {
     };
     settler.settle(ended).await.unwrap();
     assert_eq!(state_of(&client, jobs[2]).await, "available");
-    assert_eq!(woken().await.as_ref(), Some(&queue), "by the ledger");
+    assert_eq!(notified().await.as_ref(), Some(&queue), "by the ledger");
     weir.end().await;
 }
 
@@ -941,7 +941,7 @@ async fn foreign_completions_settle_within_a_tenth_of_a_second() {
     for _ in 0..15 {
         let next = submit(&client, &subject).await.1.unwrap();
         weir.begun_elsewhere(current).await;
-        weir.ended_elsewhere(current, "completed").await;
+        weir.ended_by_other_client(current, "completed").await;
         let ended = Instant::now();
         while state_of(&client, next).await != "available" {
             assert!(ended.elapsed() < Duration::from_secs(10), "never settled");
@@ -954,7 +954,7 @@ async fn foreign_completions_settle_within_a_tenth_of_a_second() {
     eprintln!("{waits:?}");
     assert!(waits[7] <= Duration::from_millis(150), "the median of {waits:?}");
     weir.begun_elsewhere(current).await;
-    weir.ended_elsewhere(current, "completed").await;
+    weir.ended_by_other_client(current, "completed").await;
     weir.released(Who::User(subject.parse().unwrap()), "analysis")
         .await;
     stopped.cancel();
@@ -1048,7 +1048,7 @@ async fn a_job_of_an_unknown_kind_still_waits_for_its_slot() {
     let subject = weir.user("free").await.to_string();
     let first = submit(&client, &subject).await.1.unwrap();
     let second = submit(&client, &subject).await.1.unwrap();
-    weir.ended_elsewhere(first, "discarded").await;
+    weir.ended_by_other_client(first, "discarded").await;
     weir.reconcile().await;
     assert_eq!(state_of(&client, second).await, "available");
     let renamed = "UPDATE river_job SET kind = 'analysis:before' WHERE id = $1";
@@ -1086,7 +1086,7 @@ async fn a_retry_from_river_ui_gets_a_slot_and_is_charged_once() {
     retry(&client, second).await;
     weir.reconcile().await;
     assert_eq!(claim().await, [first], "one at a time");
-    weir.ended_elsewhere(first, "discarded").await;
+    weir.ended_by_other_client(first, "discarded").await;
     weir.reconcile().await;
     assert_eq!(claim().await, [second]);
     assert_eq!(complete(second).await, 1);
@@ -1245,13 +1245,13 @@ async fn the_jobs_of_a_silent_worker_run_again_and_those_of_a_living_one_do_not(
             running("claims")
         ]
     );
-    // It learns that its job is not its own any more.
+    // It learns that its job no longer belongs to it.
     assert_eq!(
         client.query_one(beat, &[&"late"]).await.unwrap().get::<_, i32>(0),
         0
     );
     let error = refusal(&client, "SELECT weir_heartbeat('weir_x')").await;
-    assert!(error.starts_with("a worker has a name"), "{error}");
+    assert!(error.starts_with("a worker name must have"), "{error}");
     weir.end().await;
 }
 

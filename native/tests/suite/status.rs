@@ -440,7 +440,7 @@ async fn status_reports_missing_rights_to_see_snapshots() {
         .unwrap();
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(
-        shown.contains("oldest snapshot seen: ") && shown.contains("GRANT pg_monitor TO Weir's role"),
+        shown.contains("oldest visible snapshot: ") && shown.contains("GRANT pg_monitor TO Weir's role"),
         "{shown}{}",
         String::from_utf8_lossy(&output.stderr)
     );

@@ -269,7 +269,7 @@ async fn a_role_without_rights_stops_no_maintenance() {
     let maintenance = tokio::spawn(reconcile::run(weir.another(&[]), stopped.clone()));
     let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
-    weir.ended_elsewhere(id, "cancelled").await;
+    weir.ended_by_other_client(id, "cancelled").await;
     weir.released(who, "analysis").await;
     client
         .batch_execute(

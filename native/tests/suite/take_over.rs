@@ -1,4 +1,4 @@
-//! `weir import` takes over an existing product: docs/how-to/take-over.md.
+//! `weir import` imports an existing product: docs/how-to/take-over.md.
 
 use std::process::Output;
 
@@ -47,21 +47,22 @@ fn import(weir: &Weir, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// The sums that an import prints: name, in the source, in Weir before and after.
-fn sums(output: &Output) -> Vec<(String, i64, i64, i64)> {
+/// The totals that an import prints: name, in the source, in Weir before and after.
+fn totals(output: &Output) -> Vec<(String, i64, i64, i64)> {
     assert!(output.status.success(), "{output:?}");
-    let sums: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let number = |sum: &Value, name: &str| sum[name].as_i64().unwrap();
-    sums.as_array()
+    let totals: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let number = |total: &Value, name: &str| total[name].as_i64().unwrap();
+    totals
+        .as_array()
         .unwrap()
         .iter()
-        .map(|sum| {
-            let what = sum["what"].as_str().unwrap().to_owned();
+        .map(|total| {
+            let what = total["what"].as_str().unwrap().to_owned();
             (
                 what,
-                number(sum, "source"),
-                number(sum, "before"),
-                number(sum, "after"),
+                number(total, "source"),
+                number(total, "before"),
+                number(total, "after"),
             )
         })
         .collect()
@@ -122,9 +123,9 @@ async fn an_import_continues_periods_usage_and_waiting_jobs() {
         all.map(row).to_vec()
     };
     let sorted = |output: &Output| {
-        let mut sums = sums(output);
-        sums.sort();
-        sums
+        let mut totals = totals(output);
+        totals.sort();
+        totals
     };
     assert_eq!(sorted(&tried), expected(false));
     assert_eq!(rows(&client).await, before, "a dry run changes nothing");
@@ -440,7 +441,7 @@ async fn a_second_import_loses_no_usage() {
         client.batch_execute(&sql).await.unwrap();
     };
     add("('second', 'anne', 'analysis', 5, clock_timestamp())").await;
-    refused(&weir, &["--from", "src"], "an earlier import had --billed-until");
+    refused(&weir, &["--from", "src"], "an earlier import used --billed-until");
     assert!(import(&weir, &[&from[..], &[&now]].concat()).status.success());
     // Unbilled usage stays in the feed after a restore to another server, where it has no transaction.
     client
@@ -647,7 +648,7 @@ async fn the_documented_grants_suffice_for_rivers_tables_of_another_role() {
     let refused = crate::common::others::weir(&own, &["import", "--from", "hidden"], &SCHEMAS);
     let printed = String::from_utf8(refused.stderr).unwrap();
     let grants =
-        format!("have its owner run: GRANT USAGE ON SCHEMA hidden TO {role}; GRANT SELECT ON ALL TABLES");
+        format!("ask its owner to run: GRANT USAGE ON SCHEMA hidden TO {role}; GRANT SELECT ON ALL TABLES");
     assert!(printed.contains(&grants), "{printed}");
     client
         .batch_execute(&format!(

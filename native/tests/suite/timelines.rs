@@ -57,9 +57,9 @@ async fn a_reused_job_id_has_another_idempotency_key() {
     for (what, body) in [
         (
             "progress",
-            json!({ "fraction": 0.5, "message": "somebody else's" }),
+            json!({ "fraction": 0.5, "message": "another attempt's" }),
         ),
-        ("complete", json!({ "output": "somebody else's" })),
+        ("complete", json!({ "output": "another attempt's" })),
     ] {
         let answer = stage.send(outstanding, &asked.token, what, &body).await;
         assert!(
@@ -145,7 +145,7 @@ async fn a_late_success_at_a_lost_job_does_not_complete_the_next_one() {
         };
         weir.context.settler.settle(ended).await.unwrap()
     };
-    assert_eq!(settle(lost_at, "somebody else's").await, Settled::FencedOut);
+    assert_eq!(settle(lost_at, "another attempt's").await, Settled::FencedOut);
     let new_at = created_at(new).await;
     assert_eq!(settle(new_at, "its own").await, Settled::Done { charged: 1 });
     let job = weir.get(&format!("/api/jobs/{new}"), Who::User(after)).await.body;

@@ -35,7 +35,7 @@ async fn emitted(weir: &Weir) -> Vec<Value> {
         .collect()
 }
 
-async fn told_of_job(weir: &Weir, job_id: i64) -> Vec<String> {
+async fn events_of_job(weir: &Weir, job_id: i64) -> Vec<String> {
     let events = emitted(weir).await;
     let of_job = events.iter().filter(|event| event["data"]["job_id"] == job_id);
     of_job
@@ -94,7 +94,7 @@ async fn each_job_end_emits_one_event_and_a_rollback_emits_none() {
     weir.finished(worked, who).await;
     weir.released(who, "analysis").await;
     working.stop().await;
-    assert_eq!(told_of_job(&weir, worked).await, ["job.completed"]);
+    assert_eq!(events_of_job(&weir, worked).await, ["job.completed"]);
 
     // In SQL: first rolled back, then failed, then completed.
     let begin = async |id: i64| weir.begun_elsewhere(id).await;
@@ -103,21 +103,21 @@ async fn each_job_end_emits_one_event_and_a_rollback_emits_none() {
     let rolled_back =
         "BEGIN; SELECT weir_complete($1, 1, NULL); ROLLBACK".replace("$1", &failing.to_string());
     client.batch_execute(&rolled_back).await.unwrap();
-    assert_eq!(told_of_job(&weir, failing).await, [""; 0]);
+    assert_eq!(events_of_job(&weir, failing).await, [""; 0]);
     let last = "UPDATE river_job SET max_attempts = 1 WHERE id = $1";
     client.execute(last, &[&failing]).await.unwrap();
     client
         .execute("SELECT weir_fail($1, 1, 'no such file')", &[&failing])
         .await
         .unwrap();
-    assert_eq!(told_of_job(&weir, failing).await, ["job.failed"]);
+    assert_eq!(events_of_job(&weir, failing).await, ["job.failed"]);
     let completed = weir.analyse(who, "c_test.go", GO_TESTS).await;
     begin(completed).await;
     client
         .execute("SELECT weir_complete($1, 1, NULL)", &[&completed])
         .await
         .unwrap();
-    assert_eq!(told_of_job(&weir, completed).await, ["job.completed"]);
+    assert_eq!(events_of_job(&weir, completed).await, ["job.completed"]);
 
     // Cancelled, and ended by another River client, which reconciliation finds. Deleting the reservation of a job that
     // continues is not an end.
@@ -127,18 +127,18 @@ async fn each_job_end_emits_one_event_and_a_rollback_emits_none() {
         .await;
     assert_eq!(answer.status, 200);
     weir.released(who, "analysis").await;
-    assert_eq!(told_of_job(&weir, cancelled).await, ["job.cancelled"]);
-    let elsewhere = weir.analyse(who, "e_test.go", GO_TESTS).await;
-    begin(elsewhere).await;
-    weir.ended_elsewhere(elsewhere, "completed").await;
+    assert_eq!(events_of_job(&weir, cancelled).await, ["job.cancelled"]);
+    let other_job = weir.analyse(who, "e_test.go", GO_TESTS).await;
+    begin(other_job).await;
+    weir.ended_by_other_client(other_job, "completed").await;
     weir.reconcile().await;
-    assert_eq!(told_of_job(&weir, elsewhere).await, ["job.completed"]);
+    assert_eq!(events_of_job(&weir, other_job).await, ["job.completed"]);
     let goes_on = weir.analyse(who, "f_test.go", GO_TESTS).await;
     client
         .execute("DELETE FROM quota_reservations WHERE job_id = $1", &[&goes_on])
         .await
         .unwrap();
-    assert_eq!(told_of_job(&weir, goes_on).await, [""; 0]);
+    assert_eq!(events_of_job(&weir, goes_on).await, [""; 0]);
 
     let all = emitted(&weir).await;
     let failed = &all.iter().find(|event| event["type"] == "job.failed").unwrap()["data"];
@@ -250,7 +250,7 @@ async fn use_one(weir: &Weir, user: Uuid, way: &str) {
         "another client" => {
             let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
             weir.begun_elsewhere(id).await;
-            weir.ended_elsewhere(id, "completed").await;
+            weir.ended_by_other_client(id, "completed").await;
             weir.reconcile().await;
         }
         "an operator" => {
@@ -386,7 +386,7 @@ async fn a_renewed_window_emits_one_event() {
         )
         .await
         .unwrap();
-    let others = [weir.bookkeeper().await, weir.bookkeeper().await];
+    let others = [weir.writer_session().await, weir.writer_session().await];
     let looked = futures_util::future::join_all(others.iter().map(control::emit_renewals)).await;
     assert_eq!(looked.into_iter().map(Result::unwrap).sum::<i64>(), 2);
     weir.reconcile().await;

@@ -186,15 +186,15 @@ async fn private_networks_are_refused_even_behind_a_name() {
 #[tokio::test(flavor = "multi_thread")]
 async fn redirects_are_refused_and_an_endless_answer_is_cut() {
     let weir = Weir::with(&ALLOWED).await;
-    let (receiver, elsewhere) = (Receiver::new(), Receiver::new());
+    let (receiver, target) = (Receiver::new(), Receiver::new());
     let made = add(&weir, &receiver.url(), &[]).await;
     let id = made.webhook.id;
     let working = weir.work().await;
-    receiver.answer(Answers::Redirect(elsewhere.port));
+    receiver.answer(Answers::Redirect(target.port));
     test(&weir, id).await;
     let error = last_error(&weir, id).await;
     assert!(error.contains("307"), "{error}");
-    assert!(elsewhere.received().is_empty());
+    assert!(target.received().is_empty());
     receiver.answer(Answers::Endless);
     let event = test(&weir, id).await;
     let error = weir

@@ -294,9 +294,9 @@ async fn an_anonymous_job_is_not_open_to_others_at_the_address() {
         );
     }
     // The token is sufficient, also from another network.
-    let elsewhere = Who::Address("203.0.113.9");
-    assert_eq!(ask("GET", Some(&first["token"]), elsewhere).await, 200);
-    assert_eq!(ask("DELETE", Some(&first["token"]), elsewhere).await, 200);
+    let other_address = Who::Address("203.0.113.9");
+    assert_eq!(ask("GET", Some(&first["token"]), other_address).await, 200);
+    assert_eq!(ask("DELETE", Some(&first["token"]), other_address).await, 200);
     // A signed-in user's job has no token, and its response contains none.
     let user = Who::User(weir.user("free").await);
     assert!(

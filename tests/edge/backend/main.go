@@ -92,7 +92,7 @@ func upload(w http.ResponseWriter, r *http.Request) {
 	hash := sha256.New()
 	size, err := io.Copy(hash, r.Body)
 	if err != nil {
-		http.Error(w, "the body broke off", http.StatusBadRequest)
+		http.Error(w, "the body ended early", http.StatusBadRequest)
 		return
 	}
 	answer(w, http.StatusOK, map[string]any{"size": size, "sha256": hex.EncodeToString(hash.Sum(nil))})

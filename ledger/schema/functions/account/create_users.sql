@@ -1,4 +1,4 @@
--- Creates the unknown ones of these users, with an active subscription to this plan. Keeps known users as they are.
+-- Creates the unknown ones of these users, with an active subscription to this plan. Does not change known users.
 -- Every user is created here.
 --
 -- - ids: null elements, the addresses, are skipped.

@@ -1,6 +1,6 @@
 -- Whether an account has room for an amount, and what pays for it. Grants pay for the part that exceeds the month's
 -- limit. The rest of that part is overage. The body of this rule for groups is policy/src/admission.rs
--- (Account) with ledger/src/reservation/decide.rs; native/tests/suite/differential.rs holds the two equal.
+-- (Account) with ledger/src/reservation/decide.rs; native/tests/suite/differential.rs compares the two.
 --
 -- Parameters: the columns of account_of() with these names, and:
 --

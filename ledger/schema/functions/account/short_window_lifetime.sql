@@ -3,7 +3,7 @@
 --
 -- - From a day before the deletion, when the row may be missing, account_of() sums up the window's usage events.
 -- - rebuild_balances.sql does not create such a row again.
--- - The audit ignores the window from another day before, because a rebuild leaves it as it is.
+-- - The audit ignores the window from another day before, because a rebuild leaves it unchanged.
 --
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.

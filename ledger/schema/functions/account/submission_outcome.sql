@@ -1,6 +1,6 @@
 -- The outcome of a submission, by its account and the result of room_for(): over_quota, too_large, admitted,
 -- too_many_waiting or parked. The body of this rule for groups is policy/src/admission.rs (Account) with
--- ledger/src/reservation/decide.rs; native/tests/suite/differential.rs holds the two equal.
+-- ledger/src/reservation/decide.rs; native/tests/suite/differential.rs compares the two.
 --
 -- - is_for_later: whether the job has a time, and so asks for a slot then.
 -- - slots_now: the holder's slot limit.

@@ -1,4 +1,5 @@
--- The most that a submission may use: the caller's amount, else the service's, else the amount_member of the arguments.
+-- The maximum amount that a submission may use: the caller's amount, else the service's, else the amount_member of the
+-- arguments.
 -- Errors: 22023 when there is no amount, when it is not from 0 to 10^15, or when the member is not from 1 to 10^15. Rust
 -- decides the same in native/src/config/service.rs (Amount, MAX_AMOUNT).
 -- Cost: no table.

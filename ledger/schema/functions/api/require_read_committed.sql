@@ -9,7 +9,7 @@ AS $$
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE invalid_transaction_state USING
-            MESSAGE = format('%s needs READ COMMITTED, and this transaction is %s',
+            MESSAGE = format('%s needs READ COMMITTED, but this transaction is %s',
                              name, upper(current_setting('transaction_isolation'))),
             HINT = 'use BEGIN ISOLATION LEVEL READ COMMITTED: the function must see what was committed while it waited for a lock';
     END IF;

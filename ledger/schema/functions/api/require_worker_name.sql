@@ -9,7 +9,7 @@ AS $$
 BEGIN
     IF worker IS NULL OR worker !~ '^[[:alnum:]][[:alnum:]._-]{0,99}$' OR worker LIKE 'weir\_%' THEN
         RAISE invalid_parameter_value USING
-            MESSAGE = 'a worker has a name of 1 to 100 letters, digits, ".", "_" and "-", which does not begin with weir_';
+            MESSAGE = 'a worker name must have 1 to 100 letters, digits, ".", "_" and "-", and must not start with weir_';
     END IF;
 END
 $$;

@@ -2,7 +2,7 @@
 --
 -- - idempotency_key: 1 to 255 bytes.
 -- - run_at: within 366 days; the past is now.
--- - priority: 1, the first, to 4.
+-- - priority: 1 (first) to 4.
 --
 -- asked_for is run_at as the caller wrote it, even if it has passed.
 -- Errors: 22023 for anything else.
@@ -29,11 +29,11 @@ BEGIN
     END IF;
     IF jsonb_typeof(options -> 'idempotency_key') NOT IN ('string', 'null')
        OR octet_length(options ->> 'idempotency_key') NOT BETWEEN 1 AND 255 THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'idempotency_key must be a text of 1 to 255 bytes';
+        RAISE invalid_parameter_value USING MESSAGE = 'idempotency_key must be text of 1 to 255 bytes';
     END IF;
     idempotency_key := options ->> 'idempotency_key';
     IF (options ->> 'priority') !~ '^[1-4]$' THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'priority must be a number from 1, the first, to 4';
+        RAISE invalid_parameter_value USING MESSAGE = 'priority must be a number from 1 (first) to 4';
     END IF;
     priority := coalesce(options ->> 'priority', '1')::smallint;
     BEGIN

@@ -30,7 +30,7 @@ AS $$
 #variable_conflict use_column
 BEGIN
     IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'a worker claims from 1 to 1000 jobs at once';
+        RAISE invalid_parameter_value USING MESSAGE = 'a worker can claim 1 to 1000 jobs at once';
     END IF;
     PERFORM require_worker_name(worker);
     RETURN QUERY

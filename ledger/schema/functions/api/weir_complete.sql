@@ -18,7 +18,7 @@
 -- Cost: some five updates by key. It locks the user's account until the transaction ends, so call it last.
 --
 -- Callers: other languages, as role weir_worker; ledger/src/attempts/outstanding.rs. Rust settles groups by
--- ledger/src/settlement/transaction.rs; native/tests/suite/differential.rs holds the two equal.
+-- ledger/src/settlement/transaction.rs; native/tests/suite/differential.rs compares the two.
 CREATE OR REPLACE FUNCTION weir_complete(job_id bigint, attempt int, output jsonb DEFAULT NULL, used bigint DEFAULT NULL,
                               created_at timestamptz DEFAULT NULL, OUT outcome text, OUT charged bigint)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -41,11 +41,11 @@ BEGIN
     PERFORM require_read_committed('weir_complete');
     IF is_large AND octet_length(output::text) > 4194304 THEN
         RAISE invalid_parameter_value USING MESSAGE = 'the output is larger than 4 MiB',
-            HINT = 'store it elsewhere and complete the job with where it is';
+            HINT = 'store it elsewhere, and complete the job with its location';
     END IF;
     IF used < 0 THEN
         RAISE invalid_parameter_value USING MESSAGE = 'used must be 0 or more',
-            HINT = 'leave it out to charge all that is reserved';
+            HINT = 'leave it out to charge the whole reservation';
     END IF;
     charged := 0;
     IF is_another_job(weir_complete.job_id, weir_complete.created_at) THEN

@@ -20,7 +20,7 @@ DECLARE
 BEGIN
     IF subject IS NULL OR octet_length(convert_to(subject, 'UTF8')) NOT BETWEEN 1 AND 255
        OR subject ~ '[\u0001-\u001f\u007f-\u009f]' THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'a subject has 1 to 255 bytes and no control characters';
+        RAISE invalid_parameter_value USING MESSAGE = 'a subject must have 1 to 255 bytes and no control characters';
     END IF;
     IF is_address_id(id) THEN
         RAISE invalid_parameter_value USING MESSAGE = 'a subject must not be the id of a client address';

@@ -34,7 +34,7 @@ DECLARE
 BEGIN
     IF fraction IS NULL OR fraction NOT BETWEEN 0 AND 1 OR octet_length(message) > 1000 THEN
         RAISE invalid_parameter_value USING
-            MESSAGE = 'a progress has a fraction from 0 to 1, and a message of at most 1000 bytes';
+            MESSAGE = 'progress needs a fraction from 0 to 1 and a message of at most 1000 bytes';
     END IF;
     IF is_another_job(weir_progress.job_id, weir_progress.created_at) THEN
         outcome := 'fenced_out';

@@ -5,7 +5,7 @@
 -- |---|---|
 -- | `subject` | the user: see [identities](../how-to/identities.md). An unknown user has the default plan |
 -- | `service` | the service's name |
--- | `amount` | the most that the job may use, 0 to 10^15. Default: the service's. Required if the service has no fixed amount |
+-- | `amount` | the maximum amount that the job may use, 0 to 10^15. Default: the service's. Required if the service has no fixed amount |
 --
 -- | outcome | |
 -- |---|---|
@@ -33,7 +33,7 @@ BEGIN
         PERFORM raise_no_service(weir_quota.service);
     END IF;
     IF weir_quota.amount IS NULL AND made.amount IS NULL THEN
-        RAISE invalid_parameter_value USING MESSAGE = format('the service %s has no fixed amount; pass one', made.name);
+        RAISE invalid_parameter_value USING MESSAGE = format('the service %s has no fixed amount; pass an amount', made.name);
     END IF;
     SELECT c.outcome, c.quota INTO outcome, quota
     FROM check_submission(this_holder, this_holder, made.event_type, amount_of(made, '{}', weir_quota.amount)) c;

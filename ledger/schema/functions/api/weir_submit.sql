@@ -5,7 +5,7 @@
 -- | `subject` | the user: see [identities](../how-to/identities.md). A new user is created on the default plan |
 -- | `service` | the service's name |
 -- | `args` | a JSON object of at most 256 KiB. Its `user_id` is set |
--- | `amount` | the most that the job may use, 0 to 10^15. Default: set by the service's handler |
+-- | `amount` | the maximum amount that the job may use, 0 to 10^15. Default: set by the service's handler |
 -- | `options` | a JSON object with the members below. Another member is an error |
 --
 -- | option | |
@@ -33,7 +33,7 @@
 -- transaction ends, so the user's other submissions and settlements wait.
 --
 -- Callers: other languages, as role weir_submitter. Rust decides the same in ledger/src/reservation/decide.rs and
--- policy/src/admission.rs, for groups; native/tests/suite/differential.rs holds the two equal. The states in which a
+-- policy/src/admission.rs, for groups; native/tests/suite/differential.rs compares the two. The states in which a
 -- unique key counts are LIVE_STATES of ledger/src/unique_key.rs.
 CREATE OR REPLACE FUNCTION weir_submit(subject text, service text, args jsonb, amount bigint DEFAULT NULL, options jsonb DEFAULT '{}',
                             OUT outcome text, OUT job_id bigint, OUT quota jsonb)

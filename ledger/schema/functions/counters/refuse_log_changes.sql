@@ -4,6 +4,6 @@ CREATE OR REPLACE FUNCTION refuse_log_changes() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$
 BEGIN
-    RAISE EXCEPTION '% is append-only: its rows are neither changed nor deleted', TG_TABLE_NAME;
+    RAISE EXCEPTION '% is append-only: its rows cannot be changed or deleted', TG_TABLE_NAME;
 END
 $$;

@@ -1,7 +1,6 @@
--- Extends the deadline of an attempt that is under way, and stores its progress if it reports any.
+-- Extends the deadline of a current attempt, and stores its progress if it reports any.
 -- Parameters: $1 job, $2 claim, $3 fraction or null, $4 message, $5 when the job was created. Returns no row when the
--- attempt is not under way. weir_progress() does the same for workers in other languages, which have no outstanding
--- attempts.
+-- attempt is over. weir_progress() does the same for workers in other languages, which have no outstanding attempts.
 WITH attempt AS MATERIALIZED (
     SELECT j.id, j.attempt, j.state
     FROM river_job j

@@ -1,8 +1,8 @@
 -- Makes an attempt run again, so that the caller can end it in the same transaction. An attempt that still runs in its
--- process stays as it is. Deletes the row of an attempt that was ended by hand. The caller holds the lock of the job's
+-- process stays unchanged. Deletes the row of an attempt that was ended by hand. The caller holds the lock of the job's
 -- holder.
 -- Parameters: $1 job, $2 claim, $3 whether to resume only if the handler has reported nothing for too long, $4 when the
--- job was created. Returns no row when the attempt is not under way.
+-- job was created. Returns no row when the attempt is over.
 WITH answered AS (
     DELETE FROM outstanding_attempts o
     WHERE o.job_id = $1 AND o.claim = $2 AND (NOT $3::boolean OR o.deadline_at < clock_timestamp())

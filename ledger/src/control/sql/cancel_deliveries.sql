@@ -1,5 +1,5 @@
 -- Cancels deliveries to a removed webhook.
--- Parameters: $1 the webhook, $2 how many at most. A range of its queue's index.
+-- Parameters: $1 the webhook, $2 the maximum number of deliveries. Reads a range of the queue's index.
 UPDATE river_job j
 SET state = 'cancelled', finalized_at = now()
 FROM (
@@ -7,5 +7,5 @@ FROM (
     WHERE queue = webhook_queue($1) AND state IN ('available', 'pending', 'retryable', 'scheduled')
     LIMIT $2
     FOR NO KEY UPDATE SKIP LOCKED
-) few
-WHERE j.id = few.id
+) batch
+WHERE j.id = batch.id

@@ -1,4 +1,4 @@
--- Takes over the reservations of waiting jobs. They hold no slot yet: maintenance admits or parks the jobs, as those of
+-- Imports the reservations of waiting jobs. They hold no slot yet: maintenance admits or parks the jobs, as those of
 -- other River clients. A submission makes each job visible to its user.
 WITH wanted AS MATERIALIZED (
     SELECT r.job_id, u.holder, r.event_type, r.reserved_amount::bigint AS amount, p.period_start,

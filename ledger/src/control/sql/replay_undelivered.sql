@@ -1,7 +1,7 @@
 -- Replays failed deliveries, as replay.sql does. Skips deliveries that were attempted after $4, so that a delivery that
 -- fails again is not replayed twice.
 -- Parameters: $1 the webhook, $2 since when they were emitted, $3 how many at most, $4 the time of the call.
-WITH few AS (
+WITH batch AS (
     SELECT j.id
     FROM river_job j
     WHERE j.state IN ('cancelled', 'discarded', 'retryable', 'scheduled') AND j.queue = webhook_queue($1)
@@ -11,8 +11,8 @@ WITH few AS (
 ), again AS (
     UPDATE river_job j
     SET state = 'available', scheduled_at = now(), finalized_at = NULL, max_attempts = j.attempt + 10
-    FROM few
-    WHERE j.id = few.id
+    FROM batch
+    WHERE j.id = batch.id
     RETURNING j.queue
 ), notified AS (
     SELECT wake_queue(q.queue) FROM (SELECT DISTINCT queue FROM again) q

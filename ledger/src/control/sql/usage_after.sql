@@ -8,7 +8,7 @@
 --   finds them in a file. Imported events were billed before the import.
 -- - $5: the time before which events are skipped (null: none).
 --
--- Two index ranges: rows without a transaction, of which there will be no more, and all others.
+-- Two index ranges: rows without a transaction (no more are added), and all others.
 SELECT e.id, e.user_id, e.event_type, e.quota_amount, e.from_grants, e.overage, e.created_at, e.job_id, e.period_start, e.reason, u.subject,
        coalesce(e.xid::text, '0') AS transaction
 FROM (

@@ -10,14 +10,14 @@ CROSS JOIN LATERAL (
         SELECT 1 FROM river_job j
         WHERE j.state IN ('available', 'retryable', 'running', 'scheduled') AND j.queue = webhook_queue(w.id)
         LIMIT 100000
-    ) few
+    ) counted
 ) d
 CROSS JOIN LATERAL (
     SELECT count(*) AS failed
     FROM (
         SELECT 1 FROM river_job j WHERE j.state = 'discarded' AND j.queue = webhook_queue(w.id)
         LIMIT 100000
-    ) few
+    ) counted
 ) f
 LEFT JOIN LATERAL (
     SELECT late.errors[array_upper(late.errors, 1)] ->> 'error' AS last_error

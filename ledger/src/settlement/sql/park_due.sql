@@ -3,7 +3,7 @@
 -- Parameters: $1 job ids, $2 holders, $3 meters, pairwise.
 --
 -- A retry is parked before it can be claimed, so that it has a slot whichever client runs it. A unique job with a key
--- that does not count while it is pending stays as it is, because another job could take the key.
+-- that does not count while it is pending stays unchanged, because another job could take the key.
 WITH due AS MATERIALIZED (
     SELECT r.job_id, r.holder, r.event_type, j.id, coalesce(e.waits, false) AS waits
     FROM (

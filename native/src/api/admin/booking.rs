@@ -55,7 +55,7 @@ pub(super) struct AdjustmentView {
     tag = "Holders",
     params(
         ("subject" = String, Path, description = "The subject in the holder's tokens", min_length = 1, max_length = 255),
-        ("Idempotency-Key" = String, Header, description = "A repeated key books only once", min_length = 1, max_length = 255),
+        ("Idempotency-Key" = String, Header, description = "A repeated key has no further effect", min_length = 1, max_length = 255),
     ),
     request_body = WantedAdjustment,
     responses(
@@ -125,7 +125,7 @@ pub(super) struct WantedAmount {
     tag = "Holders",
     params(
         ("subject" = String, Path, description = "The subject in the holder's tokens", min_length = 1, max_length = 255),
-        ("Idempotency-Key" = String, Header, description = "A repeated key books only once", min_length = 1, max_length = 255),
+        ("Idempotency-Key" = String, Header, description = "A repeated key has no further effect", min_length = 1, max_length = 255),
     ),
     request_body = WantedAmount,
     responses(

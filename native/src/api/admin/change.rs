@@ -75,7 +75,7 @@ impl WantedPlan {
     params(("subject" = String, Path, description = "The subject in the holder's tokens", min_length = 1, max_length = 255)),
     request_body = WantedPlan,
     responses(
-        (status = 200, body = Changed, description = "The holder, or why nothing changed"),
+        (status = 200, body = Changed, description = "The holder, or the reason why nothing changed"),
         NoKey, LacksScope,
         (status = 404, body = ProblemDetails, description = "The subject is not valid", content_type = "application/problem+json"),
         AlreadyUsed, InvalidBody, Unavailable,
@@ -124,7 +124,7 @@ pub(super) struct WantedOverride {
     expires_at: Option<Timestamp>,
 }
 
-/// Gives a holder other limits or slots of a meter than its plan.
+/// Overrides the plan's limits or slots of a meter for a holder.
 ///
 /// Replaces the holder's earlier override of this meter.
 #[utoipa::path(
@@ -138,7 +138,7 @@ pub(super) struct WantedOverride {
     ),
     request_body = WantedOverride,
     responses(
-        (status = 200, body = Changed, description = "The holder, or why nothing changed"),
+        (status = 200, body = Changed, description = "The holder, or the reason why nothing changed"),
         NoKey, LacksScope,
         (status = 404, body = ProblemDetails, description = "Unknown meter", content_type = "application/problem+json"),
         InvalidBody, Unavailable,
@@ -177,7 +177,7 @@ pub(super) async fn put_override(
         ("meter" = String, Path, description = "The meter's name", min_length = 1),
     ),
     responses(
-        (status = 200, body = Changed, description = "The holder, or why nothing changed"),
+        (status = 200, body = Changed, description = "The holder, or the reason why nothing changed"),
         NoKey, LacksScope,
         (status = 404, body = ProblemDetails, description = "Unknown meter", content_type = "application/problem+json"),
         Unavailable,

@@ -22,7 +22,7 @@ use super::request::{self, Names};
     operation_id = "checkQuotaOfHolder",
     tag = "Holders",
     params(("subject" = String, Path, description = "The text that names the holder in tokens", min_length = 1, max_length = 255), Wanted),
-    responses((status = 200, body = Checked, description = "The outcome that the submission would have"), NoKey, LacksScope, NoService, OutOfRange, Unavailable)
+    responses((status = 200, body = Checked, description = "The outcome of such a submission"), NoKey, LacksScope, NoService, OutOfRange, Unavailable)
 )]
 pub(super) async fn check(
     State(api): State<Arc<Api>>,
@@ -31,5 +31,5 @@ pub(super) async fn check(
     wanted: Result<Query<Wanted>, QueryRejection>,
 ) -> Result<Json<Checked>, ApiError> {
     let user = request::user(&api, &subject)?;
-    check::of_holder(&api, api.holders.subject(&user.subject), wanted).await
+    check::check_for_holder(&api, api.holders.subject(&user.subject), wanted).await
 }

@@ -48,7 +48,8 @@ pub(super) fn body<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> 
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<&str, ApiError> {
     headers::idempotency_key(headers).ok().flatten().ok_or_else(|| {
         ApiError::Unprocessable(format!(
-            "Send one Idempotency-Key of 1 to {MAX_KEY} printable ASCII characters, so that a retry does not book twice."
+            "Send one Idempotency-Key of 1 to {MAX_KEY} printable ASCII characters, so that a retry is not counted \
+             twice."
         ))
     })
 }

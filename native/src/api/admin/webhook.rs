@@ -123,7 +123,7 @@ fn wanted_events() -> Array {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WantedReplay {
-    /// The id of an event, even if it was delivered.
+    /// The id of the event to deliver again, even if it was delivered.
     event: Option<String>,
     /// All events since then that were not delivered.
     undelivered_since: Option<Timestamp>,
@@ -238,7 +238,7 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Gives a webhook a new secret.
+/// Creates a new secret for a webhook.
 ///
 /// Only this answer contains the secret. The old secret stays valid for 24 hours.
 #[utoipa::path(
@@ -319,7 +319,7 @@ pub(super) async fn test(
     Ok((StatusCode::ACCEPTED, Json(view)).into_response())
 }
 
-/// Repeats deliveries, with the same ids, while River keeps them.
+/// Delivers events again, with the same ids, as long as River keeps the deliveries.
 ///
 /// Successful deliveries are kept for a day, abandoned ones for a week.
 #[utoipa::path(

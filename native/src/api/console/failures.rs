@@ -42,7 +42,7 @@ pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Html<String>, Co
             "Only the last " (JOBS) " are read, and the " (REASONS) " most frequent reasons are shown."
             @if seen == JOBS { " " strong { "There are more. The counts cover the last " (JOBS) "." } }
         }
-        @if reasons.is_empty() { p { "Nothing has failed." } }
+        @if reasons.is_empty() { p { "No failed jobs." } }
         @else { (page::table(&format!("{} failed", number(seen)), &columns, &cells)) }
     };
     Ok(page::main_page(Entry::Failures, None, &body))

@@ -28,7 +28,7 @@ pub(super) struct Wanted {
     q: String,
 }
 
-/// The thing that an id names.
+/// The object that an id names.
 enum Found {
     Jobs(Vec<i64>),
     Holder(Uuid),
@@ -53,7 +53,7 @@ pub(super) async fn show(
     let found = api
         .pool
         .with(async |client| {
-            if let Some(found) = by_own_id(client, api.holders, text).await? {
+            if let Some(found) = job_or_holder(client, api.holders, text).await? {
                 return Ok(found);
             }
             let jobs = console::jobs_of_request(client, text, MAX_FOUND).await?;
@@ -74,7 +74,11 @@ pub(super) async fn show(
 }
 
 /// A job by its number, or a holder by its UUID or subject.
-async fn by_own_id(client: &Client, holders: Holders, text: &str) -> Result<Option<Found>, DatabaseError> {
+async fn job_or_holder(
+    client: &Client,
+    holders: Holders,
+    text: &str,
+) -> Result<Option<Found>, DatabaseError> {
     if let Ok(id) = text.parse::<i64>() {
         // A subject may also be a number.
         if jobs::exists(client, id).await? {

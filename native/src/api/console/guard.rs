@@ -38,7 +38,7 @@ pub(super) async fn guard(request: Request, next: Next) -> Response {
         return ApiError::NoRoute.into_response();
     };
     let is_safe = matches!(*request.method(), Method::GET | Method::HEAD);
-    if !is_safe && !is_of_own_page(request.headers(), &host) {
+    if !is_safe && !is_from_console(request.headers(), &host) {
         return ConsoleError::Foreign.into_response();
     }
     next.run(request).await
@@ -70,7 +70,7 @@ fn names_this_machine(host: &Authority) -> bool {
 
 /// Whether a browser would send this for one of the console's forms. Other programs send neither header, and a website
 /// cannot misuse them.
-fn is_of_own_page(headers: &HeaderMap, host: &Authority) -> bool {
+fn is_from_console(headers: &HeaderMap, host: &Authority) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return site == "same-origin";
     }

@@ -121,8 +121,8 @@ fn service(status: &Overview, name: &str) -> Markup {
                 th scope="row" { (lane.as_str()) }
                 // Next to the name, so that it is visible on a phone.
                 @match why {
-                    Some(why) if needs_action(*why) => td.held { (why.as_words()) },
-                    Some(why) => td.why { (why.as_words()) },
+                    Some(why) if needs_action(*why) => td.held { (why.label()) },
+                    Some(why) => td.why { (why.label()) },
                     None => td {},
                 }
                 td { (number(of_lane.queued)) }

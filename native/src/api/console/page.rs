@@ -176,7 +176,7 @@ pub(super) fn beginning(text: &str, characters: usize) -> String {
 /// Why a page cannot be shown.
 #[derive(Debug)]
 pub(super) enum ConsoleError {
-    /// The page or thing does not exist.
+    /// The page or object does not exist.
     Missing(String),
     /// Another website sent the change.
     Foreign,

@@ -103,7 +103,10 @@ impl HttpClient for Sender {
         // The exporter itself does not log this. An unavailable collector costs only the traces.
         match &answer {
             Ok(response) if response.status().is_success() => {}
-            Ok(response) => tracing::warn!(status = response.status().as_u16(), "traces were refused"),
+            Ok(response) => tracing::warn!(
+                status = response.status().as_u16(),
+                "the collector rejected traces"
+            ),
             Err(error) => tracing::warn!(%error, "traces could not be exported"),
         }
         answer

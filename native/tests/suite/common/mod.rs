@@ -45,7 +45,7 @@ pub const EDGE_SECRET: &str = "a secret of the edge that only tests use";
 /// The number of times that a test checks a condition: for about 25 s, which is less than a snooze. On a busy machine,
 /// each check also takes longer.
 const PATIENCE: u32 = 1000;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
 /// A test's own database and settings. The database is dropped at the end.
 pub struct Weir {
@@ -410,7 +410,7 @@ impl Weir {
     }
 
     /// Ends a job as other clients do, with their own SQL.
-    pub async fn ended_elsewhere(&self, id: i64, state: &str) {
+    pub async fn ended_by_other_client(&self, id: i64, state: &str) {
         let end =
             "UPDATE river_job SET state = $2::text::river_job_state, finalized_at = now() WHERE id = $1";
         self.client().await.execute(end, &[&id, &state]).await.unwrap();
@@ -431,7 +431,7 @@ impl Weir {
             }
             looks = if open < left { 0 } else { looks + 1 };
             left = open;
-            tokio::time::sleep(BETWEEN_LOOKS).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         panic!("of {left} jobs that are left none has ended for {PATIENCE} looks")
     }
@@ -460,7 +460,7 @@ impl Weir {
             if let Some(answer) = ask().await {
                 return answer;
             }
-            tokio::time::sleep(BETWEEN_LOOKS).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         panic!("waited for {what}, and looked {PATIENCE} times")
     }
@@ -478,12 +478,12 @@ impl Weir {
     }
 
     pub async fn reconcile(&self) {
-        let client = self.bookkeeper().await;
+        let client = self.writer_session().await;
         Reconciler::new(&self.context).everything(&client).await;
     }
 
     /// A connection like that of reconciliation.
-    pub async fn bookkeeper(&self) -> PreparedClient {
+    pub async fn writer_session(&self) -> PreparedClient {
         let patience = Duration::from_secs(1);
         self.context.database.connect_prepared(patience).await.unwrap()
     }

@@ -1,4 +1,4 @@
--- The sums in the source, and those of the same rows in the database.
+-- The totals in the source, and those of the same rows in the database.
 SELECT * FROM (
     SELECT 1 AS n, 'users' AS what, count(*) AS source, count(k.id) AS weir
     FROM pg_temp.import_users u
