@@ -14,10 +14,10 @@ use super::progress::progress;
 use super::report::{BenchError, Effort, conditions, median};
 use arena::{AT_ONCE, CONNECTIONS};
 use measure::{JOB_MS, Number, Speed};
-use program::{Program, Rescue};
+use program::{Program, Rescue, versions};
 use secrecy::ExposeSecret as _;
 pub(crate) use table::Field;
-use table::Row;
+use table::{Row, row};
 use weir::config::Settings;
 
 /// The list price of a core for an hour, in dollars.
@@ -76,22 +76,6 @@ pub(crate) async fn peers(settings: &Settings, effort: Effort) -> Result<Field, 
         programs: versions(&programs),
         rows,
     })
-}
-
-/// The names and versions of programs, for a table's header.
-fn versions(programs: &[Program]) -> Vec<String> {
-    let versions = programs
-        .iter()
-        .map(|program| format!("{} {}", program.name, program.version));
-    versions.collect()
-}
-
-fn row(name: impl Into<String>, unit: &'static str, numbers: Vec<Option<Number>>) -> Row {
-    Row {
-        name: name.into(),
-        unit,
-        numbers,
-    }
 }
 
 /// All programs take turns, so that other load on the machine affects all of them.

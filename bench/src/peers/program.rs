@@ -105,6 +105,14 @@ fn peer(name: &'static str, version: &'static str, can_hurry: bool, start: Vec<P
     }
 }
 
+/// The names and versions of programs, for a table's header.
+pub(super) fn versions(programs: &[Program]) -> Vec<String> {
+    let versions = programs
+        .iter()
+        .map(|program| format!("{} {}", program.name, program.version));
+    versions.collect()
+}
+
 async fn river_for_go() -> Result<Program, BenchError> {
     Ok(peer("River, Go", "0.51.1", true, vec![built_with_go().await?]))
 }

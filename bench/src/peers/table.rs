@@ -7,12 +7,21 @@ use comfy_table::{CellAlignment, Table, presets};
 use super::super::report::Line;
 use super::measure::Number;
 
-/// One measurement of all programs.
+/// A measurement of all programs, as a row.
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) unit: &'static str,
     /// In the order of the programs, Weir first. `None` if there is nothing to measure.
     pub(super) numbers: Vec<Option<Number>>,
+}
+
+/// A row of these numbers.
+pub(super) fn row(name: impl Into<String>, unit: &'static str, numbers: Vec<Option<Number>>) -> Row {
+    Row {
+        name: name.into(),
+        unit,
+        numbers,
+    }
 }
 
 /// The conditions and the results.

@@ -368,6 +368,7 @@ const BENCH: &[&str] = &[
     "peers::measure",
     "peers::killed",
     "peers::table",
+    "peers::snapshot",
     "peers",
     "cli",
     "main",
