@@ -40,6 +40,12 @@ impl Context {
     /// When the database's URL does not parse.
     pub fn new(settings: Settings) -> Result<Self, DatabaseError> {
         let database = settings.database()?;
+        Ok(Self::at(database, settings))
+    }
+
+    /// As [`Self::new`], with connections to this database.
+    #[must_use]
+    pub fn at(database: Database, settings: Settings) -> Self {
         let rules = Arc::new(settings.rules());
         let pool = database.pool(20);
         let handlers = settings
@@ -52,7 +58,7 @@ impl Context {
                 )
             })
             .collect();
-        Ok(Self {
+        Self {
             pool,
             handlers,
             settler: Settler::start(&database, &rules),
@@ -61,7 +67,7 @@ impl Context {
             rules,
             holders: Arc::default(),
             attempt_tokens: Arc::default(),
-        })
+        }
     }
 
     /// Converts subjects and addresses to holders. Queries the database once.

@@ -13,9 +13,9 @@ use super::connection_pool::ConnectionPool;
 use super::error::DatabaseError;
 use super::parameters::{Host, Server, Session, Target};
 use super::prepared::PreparedClient;
-use super::relay::Relay;
+use super::relay::{Peer, Relay};
 use super::schemas::Schemas;
-use super::settings;
+use super::settings::{self, Settings};
 use super::tls::{MakeTls, SslMode};
 
 /// The maximum time for a first statement and for a pool.
@@ -27,9 +27,27 @@ const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A silent connection is probed after this long.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 
+/// The server ends statements that take longer, and transactions that are idle for longer, so that a vanished process
+/// leaves no lock behind.
+const SERVER_TIMEOUTS: [(&str, &str); 2] = [
+    ("statement_timeout", "10s"),
+    ("idle_in_transaction_session_timeout", "10s"),
+];
+
+/// The plans of [`Database::connect_by_key`].
+const BY_KEY: [(&str, &str); 7] = [
+    ("enable_seqscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("enable_sort", "off"),
+    ("enable_memoize", "off"),
+    ("jit", "off"),
+    ("plan_cache_mode", "force_generic_plan"),
+];
+
 /// `lock_timeout` in its unit. At least 1, because zero means no timeout.
-fn lock_millis(lock_timeout: Duration) -> u128 {
-    lock_timeout.as_millis().max(1)
+fn lock_millis(lock_timeout: Duration) -> String {
+    lock_timeout.as_millis().max(1).to_string()
 }
 
 /// The parameters of database connections. Cheap to clone.
@@ -40,6 +58,19 @@ pub struct Database {
     target: Arc<Target>,
     for_river: Box<sqlx::postgres::PgConnectOptions>,
     schemas: Schemas,
+    /// Only behind a pooler in transaction mode.
+    pooled: Option<Arc<Pooled>>,
+}
+
+/// How a pooler in transaction mode is used.
+struct Pooled {
+    _relay: Relay,
+    /// The pooler itself, for messages.
+    address: Arc<str>,
+    /// The `search_path` of Weir's statements.
+    weirs: String,
+    /// The `search_path` of River's client.
+    rivers: String,
 }
 
 impl Database {
@@ -77,6 +108,7 @@ impl Database {
             target: Arc::new(target),
             for_river: Box::new(for_river),
             schemas: Schemas::default(),
+            pooled: None,
         })
     }
 
@@ -119,20 +151,112 @@ impl Database {
         }
     }
 
+    /// The same database, through its pooler in transaction mode. For connections that only run transactions: they have
+    /// no session for LISTEN, locks of sessions and leases.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be reached.
+    pub async fn through_pooler(&self) -> Result<Self, DatabaseError> {
+        let found = format!("BEGIN; {}; ROLLBACK", self.schemas.find_paths());
+        let client = self.connect_with_defaults().await?;
+        let messages = tokio::time::timeout(CONNECT_TIMEOUT, client.simple_query(&found))
+            .await
+            .map_err(|_| DatabaseError::Timeout(CONNECT_TIMEOUT))??;
+        let mut rows = messages.iter().filter_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row.get(0).unwrap_or_default().to_owned()),
+            _ => None,
+        });
+        let [rivers, weirs] = [rows.nth(2), rows.last()].map(Option::unwrap_or_default);
+        let relay = self.relay(Peer::Pooler)?;
+        let port = self.target.servers.first().map_or(5432, |server| server.port);
+        let host = Host::Unix(relay.folder().into());
+        let target = Target {
+            servers: vec![Server { host, port }],
+            session: Session::Any,
+            options: None,
+            ..(*self.target).clone()
+        };
+        Ok(Self {
+            config: for_tokio_postgres(&target, &target.servers),
+            target: Arc::new(target),
+            pooled: Some(Arc::new(Pooled {
+                _relay: relay,
+                address: self.address(),
+                weirs,
+                rivers,
+            })),
+            ..self.clone()
+        })
+    }
+
+    fn relay(&self, peer: Peer) -> Result<Relay, DatabaseError> {
+        let singles = self.target.servers.iter().map(|server| {
+            let config = for_tokio_postgres(&self.target, std::slice::from_ref(server));
+            (server.clone(), config)
+        });
+        Relay::start(
+            singles.collect(),
+            self.tls.clone(),
+            Arc::clone(&self.target),
+            peer,
+        )
+    }
+
     /// Opens one plain connection, with the schemas of the tables.
     ///
     /// # Errors
     ///
     /// When the database does not answer within 5 s.
     pub async fn connect(&self) -> Result<Client, DatabaseError> {
+        self.connect_set(&[]).await
+    }
+
+    /// As [`Self::connect`], with these settings.
+    async fn connect_set(&self, settings: Settings<'_>) -> Result<Client, DatabaseError> {
+        if let Some(pooled) = &self.pooled {
+            return self.connect_to(&self.config_through(pooled, settings)).await;
+        }
         let client = self.connect_without_schemas().await?;
-        // After the connection's start, because poolers refuse the setting there.
-        if let Some(setup) = self.schemas.setup() {
+        // After the connection's start, because poolers refuse the settings there.
+        let setup = self.setup(settings);
+        if !setup.is_empty() {
             tokio::time::timeout(CONNECT_TIMEOUT, client.batch_execute(&setup))
                 .await
                 .map_err(|_| DatabaseError::Timeout(CONNECT_TIMEOUT))??;
         }
         Ok(client)
+    }
+
+    /// Prepares a session: the schemas of the tables, and these settings.
+    fn setup(&self, settings: Settings<'_>) -> String {
+        let set = Some(settings::set(settings)).filter(|set| !set.is_empty());
+        self.schemas
+            .setup()
+            .into_iter()
+            .chain(set)
+            .collect::<Vec<_>>()
+            .join("; ")
+    }
+
+    /// The parameters of a connection through the pooler. Its transactions have these settings.
+    fn config_through(&self, pooled: &Pooled, settings: Settings<'_>) -> tokio_postgres::Config {
+        let mut config = self.config.clone();
+        config.options(self.for_transaction(&pooled.weirs, settings));
+        config
+    }
+
+    /// The statement that sets everything that a transaction needs behind the pooler.
+    fn for_transaction(&self, path: &str, settings: Settings<'_>) -> String {
+        let schema = |name: &Option<String>| name.clone().unwrap_or_default();
+        let (weir, river) = (schema(&self.schemas.weir), schema(&self.schemas.river));
+        let own = [
+            ("search_path", path),
+            ("weir.counters", ""),
+            ("weir.schema", &weir),
+            ("weir.river_schema", &river),
+        ];
+        settings::for_transaction(&[&own, settings].concat())
     }
 
     /// Opens a connection with the `search_path` of the server and the URL.
@@ -157,10 +281,10 @@ impl Database {
         for _ in 0..5 {
             let before = session_id(&one).await?;
             other.simple_query("BEGIN").await?;
-            let between = session_id(&other).await;
-            let after = session_id(&one).await;
+            // In this order, because the second question waits if the pool has a single session.
+            let is_shared = session_id(&other).await? == before || session_id(&one).await? != before;
             other.simple_query("ROLLBACK").await?;
-            if between? == before || after? != before {
+            if is_shared {
                 return Ok(true);
             }
         }
@@ -169,8 +293,12 @@ impl Database {
 
     /// Opens a connection with the defaults of the server, the database and the role.
     async fn connect_with_defaults(&self) -> Result<Client, DatabaseError> {
+        self.connect_to(&self.config).await
+    }
+
+    async fn connect_to(&self, config: &tokio_postgres::Config) -> Result<Client, DatabaseError> {
         let (client, connection) =
-            tokio::time::timeout(self.connect_timeout(), self.config.connect(self.tls.clone()))
+            tokio::time::timeout(self.connect_timeout(), config.connect(self.tls.clone()))
                 .await
                 .map_err(|_| DatabaseError::ConnectTimeout {
                     to: self.address(),
@@ -196,6 +324,9 @@ impl Database {
 
     /// The connection's target as text, without the password.
     fn address(&self) -> Arc<str> {
+        if let Some(pooled) = &self.pooled {
+            return Arc::clone(&pooled.address);
+        }
         let hosts = self
             .target
             .servers
@@ -218,15 +349,26 @@ impl Database {
     /// When the database cannot be reached in time. [`DatabaseError::ReadOnly`] when it cannot be written, because a
     /// session that starts read-only may stay so after the server has become writable.
     pub async fn connect_writer(&self, lock_timeout: Duration) -> Result<Client, DatabaseError> {
-        let client = self.connect().await?;
-        let setup = format!(
-            "SET weir.counters = 'kept'; SET statement_timeout = '6s'; SET idle_in_transaction_session_timeout = '10s'; \
-             SET lock_timeout = {}; SHOW transaction_read_only",
-            lock_millis(lock_timeout)
-        );
-        let messages = tokio::time::timeout(CONNECT_TIMEOUT, client.simple_query(&setup))
-            .await
-            .map_err(|_| DatabaseError::Timeout(CONNECT_TIMEOUT))??;
+        self.connect_writable(lock_timeout, &[]).await
+    }
+
+    async fn connect_writable(
+        &self,
+        lock_timeout: Duration,
+        more: Settings<'_>,
+    ) -> Result<Client, DatabaseError> {
+        let lock_timeout = lock_millis(lock_timeout);
+        let settings = [
+            ("weir.counters", "kept"),
+            ("statement_timeout", "6s"),
+            ("idle_in_transaction_session_timeout", "10s"),
+            ("lock_timeout", &lock_timeout),
+        ];
+        let client = self.connect_set(&[&settings, more].concat()).await?;
+        let messages =
+            tokio::time::timeout(CONNECT_TIMEOUT, client.simple_query("SHOW transaction_read_only"))
+                .await
+                .map_err(|_| DatabaseError::Timeout(CONNECT_TIMEOUT))??;
         let is_writable = messages.iter().any(|message| match message {
             SimpleQueryMessage::Row(row) => row.get(0) == Some("off"),
             _ => false,
@@ -247,14 +389,7 @@ impl Database {
     ///
     /// When the database cannot be reached in time.
     pub async fn connect_by_key(&self, lock_timeout: Duration) -> Result<Client, DatabaseError> {
-        let client = self.connect_writer(lock_timeout).await?;
-        client
-            .batch_execute(
-                "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
-                 SET enable_sort = off; SET enable_memoize = off; SET jit = off; SET plan_cache_mode = force_generic_plan",
-            )
-            .await?;
-        Ok(client)
+        self.connect_writable(lock_timeout, &BY_KEY).await
     }
 
     /// Like [`Self::connect_by_key`], for a session that repeats its statements.
@@ -290,37 +425,36 @@ impl Database {
     ///
     /// When the database cannot be reached in time.
     pub async fn connect_for_command(&self) -> Result<Client, DatabaseError> {
-        let client = self.connect().await?;
-        client
-            .batch_execute("SET lock_timeout = '5s'; SET idle_in_transaction_session_timeout = '1min'")
-            .await?;
-        Ok(client)
+        self.connect_set(&[
+            ("lock_timeout", "5s"),
+            ("idle_in_transaction_session_timeout", "1min"),
+        ])
+        .await
     }
 
     /// A pool of connections for many callers. Each statement may take at most 10 s.
     #[must_use]
     pub fn pool(&self, size: usize) -> ConnectionPool {
-        self.pool_after(size, None)
+        self.pool_with(size, &[])
     }
 
     /// Like [`Self::pool`]. Waits for a lock for at most `lock_timeout`.
     #[must_use]
     pub fn pool_with_lock_timeout(&self, size: usize, lock_timeout: Duration) -> ConnectionPool {
-        let setup = format!("SET lock_timeout = {}", lock_millis(lock_timeout));
-        self.pool_after(size, Some(setup))
+        self.pool_with(size, &[("lock_timeout", &lock_millis(lock_timeout))])
     }
 
-    fn pool_after(&self, size: usize, setup: Option<String>) -> ConnectionPool {
-        let (config, tls) = (self.config.clone(), self.tls.clone());
-        let pin = std::iter::once(settings::pin());
-        let setup = pin.chain(setup).chain(self.schemas.setup());
-        ConnectionPool::new(
-            config,
-            tls,
-            setup,
-            size,
-            CONNECT_TIMEOUT.max(self.connect_timeout()),
-        )
+    fn pool_with(&self, size: usize, settings: Settings<'_>) -> ConnectionPool {
+        let settings = [settings, &SERVER_TIMEOUTS].concat();
+        let (config, setup) = match &self.pooled {
+            Some(pooled) => (self.config_through(pooled, &settings), None),
+            None => {
+                let setup = format!("{}; {}", settings::pin(), self.setup(&settings));
+                (self.config.clone(), Some(setup))
+            }
+        };
+        let patience = CONNECT_TIMEOUT.max(self.connect_timeout());
+        ConnectionPool::new(config, self.tls.clone(), setup, size, patience)
     }
 
     /// River's pool.
@@ -329,7 +463,7 @@ impl Database {
     ///
     /// When the URL does not parse.
     pub fn river_pool(&self, size: u32) -> Result<sqlx::PgPool, DatabaseError> {
-        self.river_pool_with_setup(size, self.schemas.river_setup(), None)
+        self.river_pool_set(size, &[], None)
     }
 
     /// River's pool for a process that works jobs. River writes how attempts ended by the ids of their jobs, and
@@ -340,7 +474,7 @@ impl Database {
     ///
     /// As [`Self::river_pool`].
     pub fn river_pool_of_worker(&self, size: u32, leave: fn()) -> Result<sqlx::PgPool, DatabaseError> {
-        self.river_pool_with_setup(size, self.schemas.river_setup(), Some(leave))
+        self.river_pool_set(size, &[], Some(leave))
     }
 
     /// River's pool for requests. Its statements wait for a locked row at most this long, so that requests for a locked
@@ -354,31 +488,45 @@ impl Database {
         size: u32,
         lock_timeout: Duration,
     ) -> Result<sqlx::PgPool, DatabaseError> {
-        let millis = lock_millis(lock_timeout);
-        let river_setup = self.schemas.river_setup();
-        self.river_pool_with_setup(
-            size,
-            format!("{river_setup} AND set_config('lock_timeout', '{millis}', false) IS NOT NULL"),
-            None,
-        )
+        self.river_pool_set(size, &[("lock_timeout", &lock_millis(lock_timeout))], None)
     }
 
-    fn river_pool_with_setup(
+    fn river_pool_through(
+        &self,
+        pooled: &Pooled,
+        size: u32,
+        settings: Settings<'_>,
+    ) -> Result<sqlx::PgPool, DatabaseError> {
+        let target = Target {
+            options: Some(self.for_transaction(&pooled.rivers, settings)),
+            ..(*self.target).clone()
+        };
+        let options = for_river(&target)?
+            .database(self.for_river.get_database().unwrap_or_default())
+            .application_name(&self.rivers_name());
+        Ok(sqlx::postgres::PgPoolOptions::new()
+            .max_connections(size)
+            .acquire_timeout(CONNECT_TIMEOUT.max(self.connect_timeout()))
+            .connect_lazy_with(options))
+    }
+
+    fn river_pool_set(
         &self,
         size: u32,
-        river_setup: String,
+        settings: Settings<'_>,
         leave: Option<fn()>,
     ) -> Result<sqlx::PgPool, DatabaseError> {
-        let name = self.target.application_name.as_deref().unwrap_or_default();
-        let mut options = (*self.for_river)
-            .clone()
-            .application_name(&format!("{name}, River"));
-        let relay = if self.needs_relay() {
-            let singles = self.target.servers.iter().map(|server| {
-                let config = for_tokio_postgres(&self.target, std::slice::from_ref(server));
-                (server.clone(), config)
+        if let Some(pooled) = &self.pooled {
+            return self.river_pool_through(pooled, size, settings);
+        }
+        let river_setup = settings
+            .iter()
+            .fold(self.schemas.river_setup(), |setup, (name, value)| {
+                format!("{setup} AND set_config('{name}', '{value}', false) IS NOT NULL")
             });
-            let relay = Relay::start(singles.collect(), self.tls.clone(), Arc::clone(&self.target))?;
+        let mut options = (*self.for_river).clone().application_name(&self.rivers_name());
+        let relay = if self.needs_relay() {
+            let relay = self.relay(Peer::Server)?;
             options = options
                 .socket(relay.folder())
                 .ssl_mode(sqlx::postgres::PgSslMode::Disable);
@@ -425,6 +573,12 @@ impl Database {
             relay.until(pool.close_event());
         }
         Ok(pool)
+    }
+
+    /// The name of River's connections.
+    fn rivers_name(&self) -> String {
+        let name = self.target.application_name.as_deref().unwrap_or_default();
+        format!("{name}, River")
     }
 
     /// Whether the parameters need features that River's driver lacks.

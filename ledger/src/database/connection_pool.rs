@@ -13,10 +13,6 @@ use tokio_postgres::types::ToSql;
 use super::error::DatabaseError;
 use super::tls::MakeTls;
 
-/// The server ends statements that take longer, and transactions that are idle for longer, so that a vanished process
-/// leaves no lock behind. Set after the connection's start, because poolers refuse the settings there.
-const SERVER_TIMEOUT: &str = "SET statement_timeout = '10s'; SET idle_in_transaction_session_timeout = '10s'";
-
 /// The maximum time of one use. A server that works reports a timeout within 10 s, so a silent one is stuck.
 const TIMEOUT: Duration = Duration::from_secs(11);
 
@@ -91,7 +87,7 @@ impl ConnectionPool {
     pub(super) fn new(
         config: tokio_postgres::Config,
         tls: MakeTls,
-        setup: impl Iterator<Item = String>,
+        setup: Option<String>,
         size: usize,
         patience: Duration,
     ) -> Self {
@@ -103,19 +99,17 @@ impl ConnectionPool {
         bounds.timeouts.wait = Some(patience);
         bounds.timeouts.create = Some(patience);
         bounds.timeouts.recycle = Some(patience);
-        let setup: Arc<str> = setup
-            .chain(std::iter::once(SERVER_TIMEOUT.to_owned()))
-            .collect::<Vec<_>>()
-            .join("; ")
-            .into();
-        let built = Pool::builder(manager)
+        let mut builder = Pool::builder(manager)
             .config(bounds)
-            .post_create(Hook::async_fn(move |client, _| {
+            .runtime(deadpool_postgres::Runtime::Tokio1);
+        // After the connection's start, because poolers refuse the settings there.
+        if let Some(setup) = setup.map(Arc::<str>::from) {
+            builder = builder.post_create(Hook::async_fn(move |client, _| {
                 let setup = Arc::clone(&setup);
                 Box::pin(async move { client.batch_execute(&setup).await.map_err(HookError::Backend) })
-            }))
-            .runtime(deadpool_postgres::Runtime::Tokio1)
-            .build();
+            }));
+        }
+        let built = builder.build();
         match built {
             Ok(pool) => Self { pool, tls },
             // Only a pool with timeouts and without a runtime fails to build. This one has both.

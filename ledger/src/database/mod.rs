@@ -4,6 +4,7 @@ mod connect;
 mod connection_pool;
 mod error;
 mod parameters;
+mod pooled;
 mod prepared;
 mod relay;
 mod schemas;

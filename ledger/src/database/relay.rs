@@ -1,8 +1,9 @@
-//! Connects River's driver to servers that it cannot reach on its own.
+//! Connects drivers to servers that they cannot use on their own.
 //!
 //! SQLx has one server, trusts the system's authorities in addition to those of `sslrootcert`, and has no `hostaddr`.
 //! If the parameters need more, it connects to this relay. The relay connects to the server as Weir's own driver does,
-//! with Weir's TLS, and forwards bytes.
+//! with Weir's TLS, and forwards bytes. Behind a pooler in transaction mode, both drivers connect to it, and
+//! [`pooled::forward`] changes what they send.
 //!
 //! It listens on a socket in Linux' abstract namespace, which needs no folder, and serves only this process.
 
@@ -20,6 +21,7 @@ use uuid::Uuid;
 
 use super::error::DatabaseError;
 use super::parameters::{Host, Server, Session, Target};
+use super::pooled;
 use super::tls::{MakeTls, SslMode};
 
 /// Requests TLS from a server.
@@ -34,12 +36,21 @@ pub(super) struct Relay {
     task: tokio::task::JoinHandle<()>,
 }
 
+/// The other end of the relay.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Peer {
+    Server,
+    /// A pooler in transaction mode.
+    Pooler,
+}
+
 /// The settings for a connection of the relay.
 struct Way {
     /// Each server, and the settings to check whether it accepts writes.
     servers: Vec<(Server, tokio_postgres::Config)>,
     tls: MakeTls,
     target: Arc<Target>,
+    peer: Peer,
 }
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -51,18 +62,23 @@ impl Relay {
         servers: Vec<(Server, tokio_postgres::Config)>,
         tls: MakeTls,
         target: Arc<Target>,
+        peer: Peer,
     ) -> Result<Self, DatabaseError> {
         let name = format!("weir-{}", Uuid::from_u128(unique()));
-        let failed = |error: io::Error| {
-            DatabaseError::Url(format!("cannot create a socket for River's driver: {error}"))
-        };
+        let failed =
+            |error: io::Error| DatabaseError::Url(format!("cannot create a socket for the driver: {error}"));
         // As the driver composes it.
         let port = servers.first().map_or(5432, |(server, _)| server.port);
         let address = UnixAddr::from_abstract_name(format!("{name}/.s.PGSQL.{port}")).map_err(failed)?;
         let listener = StdListener::bind_addr(&address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let listener = UnixListener::from_std(listener).map_err(failed)?;
-        let way = Arc::new(Way { servers, tls, target });
+        let way = Arc::new(Way {
+            servers,
+            tls,
+            target,
+            peer,
+        });
         let task = tokio::spawn(async move {
             loop {
                 let Ok((stream, _)) = listener.accept().await else {
@@ -72,7 +88,7 @@ impl Relay {
                 let way = Arc::clone(&way);
                 tokio::spawn(async move {
                     if let Err(error) = way.serve(stream).await {
-                        tracing::debug!(%error, "a connection of River's driver failed");
+                        tracing::debug!(%error, "a connection of the relay ended");
                     }
                 });
             }
@@ -80,7 +96,7 @@ impl Relay {
         Ok(Self { name, task })
     }
 
-    /// The folder of its socket, in SQLx's form.
+    /// The folder of its socket, in the drivers' form.
     pub(super) fn folder(&self) -> String {
         format!("\0{}", self.name)
     }
@@ -89,8 +105,14 @@ impl Relay {
     pub(super) fn until(self, closed: impl Future<Output = ()> + Send + 'static) {
         tokio::spawn(async move {
             closed.await;
-            self.task.abort();
+            drop(self);
         });
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }
 
@@ -109,8 +131,10 @@ impl Way {
         }
         // If there is no server, the driver sees the connection close.
         let mut server = self.open().await?;
-        copy_bidirectional(&mut driver, &mut server).await?;
-        Ok(())
+        match self.peer {
+            Peer::Server => copy_bidirectional(&mut driver, &mut server).await.map(drop),
+            Peer::Pooler => pooled::forward(driver, server).await,
+        }
     }
 
     /// Connects to the first usable server.

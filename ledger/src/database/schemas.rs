@@ -19,6 +19,11 @@ impl Schemas {
     ///
     /// `weir.schema` and `weir.river_schema` name the schemas of this Weir's tables, in case a name leads to others.
     pub(super) fn setup(&self) -> Option<String> {
+        self.setup_until(false)
+    }
+
+    /// As [`Self::setup`], for the session, or only for the transaction.
+    fn setup_until(&self, is_local: bool) -> Option<String> {
         if *self == Self::default() {
             return None;
         }
@@ -27,24 +32,48 @@ impl Schemas {
         let river = self.river.as_deref().map_or_else(|| led("river_job"), quoted);
         let quoted = |schema: &Option<String>| literal(schema.as_deref().unwrap_or_default());
         Some(format!(
-            "SELECT set_config('search_path', concat_ws(', ', {weir}, {river}), false), \
-                    set_config('weir.schema', {}, false), set_config('weir.river_schema', {}, false)",
+            "SELECT set_config('search_path', concat_ws(', ', {weir}, {river}), {is_local}), \
+                    set_config('weir.schema', {}, {is_local}), set_config('weir.river_schema', {}, {is_local})",
             quoted(&self.weir),
             quoted(&self.river)
         ))
     }
 
-    /// Prepares a session of River's client, with channels named after the first schema of the path. Also reports
-    /// whether the session can write. A connection opened while the server was read-only stays read-only, and River
-    /// would keep it for half an hour.
-    pub(super) fn river_setup(&self) -> String {
-        let path = self.river.as_deref().map_or_else(
+    /// Finds the `search_path` of River's client and that of Weir's statements, from the defaults of server, database and
+    /// role. They are in the third row and in the last one. Temporary tables of other programs come last in both.
+    /// Settings end with the transaction.
+    pub(super) fn find_paths(&self) -> String {
+        let path = "concat_ws(', ', \
+                        (SELECT string_agg(quote_ident(s), ', ' ORDER BY n) \
+                         FROM unnest(current_schemas(false)) WITH ORDINALITY AS f (s, n) WHERE s !~ '^pg_temp'), \
+                        'pg_temp')";
+        let rivers = self.rivers_path();
+        let setup = self.setup_until(true).unwrap_or_default();
+        let statements = [
+            "SELECT set_config('role', NULL, true), set_config('search_path', NULL, true)".to_owned(),
+            format!("SELECT set_config('search_path', {path}, true)"),
+            format!("SELECT concat_ws(', ', {rivers}, 'pg_temp')"),
+            setup,
+            format!("SELECT {path}"),
+        ];
+        statements.join("; ")
+    }
+
+    /// The `search_path` of River's client, as an expression. Its channels are named after the first schema.
+    fn rivers_path(&self) -> String {
+        self.river.as_deref().map_or_else(
             || {
                 let found = schema_of("river_job");
                 format!("concat_ws(', ', {found}, current_setting('search_path'))")
             },
             quoted,
-        );
+        )
+    }
+
+    /// Prepares a session of River's client. Also reports whether the session can write. A connection opened while the
+    /// server was read-only stays read-only, and River would keep it for half an hour.
+    pub(super) fn river_setup(&self) -> String {
+        let path = self.rivers_path();
         format!(
             "SELECT current_setting('transaction_read_only') = 'off' \
                     AND set_config('search_path', {path}, false) IS NOT NULL"
@@ -64,6 +93,7 @@ fn quoted(name: &str) -> String {
     format!("quote_ident({})", literal(name))
 }
 
-fn literal(text: &str) -> String {
+/// A text as a constant of SQL.
+pub(super) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }

@@ -1,4 +1,11 @@
 //! The server settings that every session of Weir needs, overriding the defaults of server, database and role.
+//! Behind a pooler in transaction mode, every transaction needs them, and more: another program may have changed any
+//! setting of the session.
+
+use super::schemas::literal;
+
+/// Settings and their values.
+pub(super) type Settings<'a> = &'a [(&'a str, &'a str)];
 
 /// Settings and their values. `synchronous_commit` is missing on purpose: the operator chooses how durable commits are.
 const SETTINGS: [(&str, &str); 13] = [
@@ -22,10 +29,51 @@ const SETTINGS: [(&str, &str); 13] = [
     ("check_function_bodies", "on"),
 ];
 
+/// Settings that keep the default of server, database and role.
+const DEFAULTS: [&str; 9] = [
+    // First, because it decides about rights.
+    "role",
+    "synchronous_commit",
+    "enable_seqscan",
+    "enable_hashjoin",
+    "enable_mergejoin",
+    "enable_sort",
+    "enable_memoize",
+    "jit",
+    "plan_cache_mode",
+];
+
 /// One statement that sets all of them for the session.
 pub(super) fn pin() -> String {
+    format!("SELECT {}", pinned(false))
+}
+
+fn pinned(is_local: bool) -> String {
     let each = SETTINGS.map(|(name, value)| {
-        format!("CASE WHEN current_setting('{name}', true) IS NOT NULL THEN set_config('{name}', '{value}', false) END")
+        format!(
+            "CASE WHEN pg_catalog.current_setting('{name}', true) IS NOT NULL \
+             THEN pg_catalog.set_config('{name}', '{value}', {is_local}) END"
+        )
     });
-    format!("SELECT {}", each.join(", "))
+    each.join(", ")
+}
+
+/// Statements that set these for the session. Empty if there are none.
+pub(super) fn set(settings: Settings<'_>) -> String {
+    let each = settings
+        .iter()
+        .map(|(name, value)| format!("SET {name} = {}", literal(value)));
+    each.collect::<Vec<_>>().join("; ")
+}
+
+/// One statement that sets everything a transaction depends on until it ends, and these in addition.
+pub(super) fn for_transaction(settings: Settings<'_>) -> String {
+    let defaults = DEFAULTS
+        .iter()
+        .map(|name| format!("pg_catalog.set_config('{name}', NULL, true)"));
+    let given = settings
+        .iter()
+        .map(|(name, value)| format!("pg_catalog.set_config('{name}', {}, true)", literal(value)));
+    let each = defaults.chain([pinned(true)]).chain(given);
+    format!("SELECT {}", each.collect::<Vec<_>>().join(", "))
 }

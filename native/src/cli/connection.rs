@@ -11,6 +11,10 @@ use weir_ledger::{catalogue, migrate};
 pub(super) async fn connected(settings: &Settings) -> Result<Client, Box<dyn Error>> {
     let database = settings.database()?;
     needs_sessions(&database).await?;
+    current(&database).await
+}
+
+async fn current(database: &Database) -> Result<Client, Box<dyn Error>> {
     let client = database.connect_for_command().await?;
     let missing = migrate::missing_rights(&client).await?;
     if !missing.is_empty() {
@@ -35,10 +39,26 @@ pub(super) async fn needs_sessions(database: &Database) -> Result<(), Box<dyn Er
     Ok(())
 }
 
+/// The database of a process that needs sessions, for LISTEN and leases.
+pub(super) async fn of_sessions(settings: &Settings) -> Result<Database, Box<dyn Error>> {
+    let database = settings.database()?;
+    needs_sessions(&database).await?;
+    Ok(database)
+}
+
+/// The database of a process that only serves requests, so that a pooler in transaction mode will do.
+pub(super) async fn of_requests(settings: &Settings) -> Result<Database, Box<dyn Error>> {
+    let database = settings.database_of_requests()?;
+    Ok(match database.shares_sessions().await? {
+        true => database.through_pooler().await?,
+        false => database,
+    })
+}
+
 /// Whether a process can start: the database is up to date, and has the meters of the services. The catalogue may
 /// differ from the file's, because the database's applies.
-pub(super) async fn ready(settings: &Settings) -> Result<(), Box<dyn Error>> {
-    let client = connected(settings).await?;
+pub(super) async fn ready(settings: &Settings, database: &Database) -> Result<(), Box<dyn Error>> {
+    let client = current(database).await?;
     let now = catalogue::load(&client).await?;
     let missing = settings
         .services

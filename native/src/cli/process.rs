@@ -17,7 +17,7 @@ use weir::handler::watch_programs;
 use weir::telemetry::{logs, metrics, traces};
 use weir::work::{Role, Working, reconcile};
 
-use super::connection::ready;
+use super::connection::{of_requests, of_sessions, ready};
 use super::output::CommandResult;
 use super::signals::StopSignals;
 
@@ -81,14 +81,22 @@ impl Process {
         self.prepare(&settings)?;
         let metrics = metrics::start(&settings)?;
         let export = settings.traces.as_ref().map(traces::start).transpose()?;
-        let context = Context::new(settings)?;
-        tokio::select! {
-            ready = ready(&context.settings) => ready?,
+        let reached = async {
+            let database = match self.role {
+                Some(_) => of_sessions(&settings).await?,
+                None => of_requests(&settings).await?,
+            };
+            ready(&settings, &database).await?;
+            Ok::<_, Box<dyn Error>>(database)
+        };
+        let database = tokio::select! {
+            reached = reached => reached?,
             signal = signals.next() => {
                 tracing::info!(signal, "stopping before startup");
                 return Ok(ExitCode::SUCCESS);
             }
-        }
+        };
+        let context = Context::at(database, settings);
         let mut working = match self.start(&context, &mut signals).await? {
             Started::Running(working) => working,
             Started::Stopped(code) => return Ok(code),
@@ -152,7 +160,11 @@ impl Process {
         {
             tracing::warn!(%error, "handler programs will outlive this process if it is killed");
         }
-        if let Some(warning) = settings.database()?.warning() {
+        let database = match self.role {
+            Some(_) => settings.database()?,
+            None => settings.database_of_requests()?,
+        };
+        if let Some(warning) = database.warning() {
             tracing::warn!("{warning}");
         }
         Ok(())

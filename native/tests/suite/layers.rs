@@ -100,6 +100,7 @@ const LEDGER: &[&str] = &[
     "database::tls",
     "database::parameters",
     "database::prepared",
+    "database::pooled",
     "database::relay",
     "database::schemas",
     "database::settings",

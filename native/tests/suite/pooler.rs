@@ -1,5 +1,7 @@
-//! Poolers. In session mode, everything works. In transaction mode, callers of the SQL functions work, and Weir's
-//! processes refuse to start.
+//! Poolers. In session mode, everything works. In transaction mode, `weir serve` and callers of the SQL functions work,
+//! and the other processes refuse to start.
+
+use std::collections::BTreeSet;
 
 use crate::common;
 use crate::common::process;
@@ -7,9 +9,16 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+use tokio_postgres::SimpleQueryMessage;
+use uuid::Uuid;
+
 use crate::common::process::{KilledOnDrop, Process, free_port};
 use crate::common::skip::skip;
 use crate::common::{GO_TESTS, Weir, Who};
+
+/// The number of sessions of a pool in transaction mode.
+const SESSIONS: usize = 3;
 
 /// A running PgBouncer in front of the test's database.
 struct PgBouncer {
@@ -33,7 +42,7 @@ impl PgBouncer {
         std::fs::create_dir_all(&folder).unwrap();
         let settings = folder.join("pgbouncer.ini");
         // Fewer sessions than clients, as is usual in this mode.
-        let size = if mode == "transaction" { 3 } else { 100 };
+        let size = if mode == "transaction" { SESSIONS } else { 100 };
         let text = format!(
             "[databases]\n* = host=127.0.0.1 port={} user={}{}\n\
              [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n\
@@ -127,7 +136,7 @@ async fn works_through_a_pooler(weir: Weir) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pooler_in_transaction_mode_is_refused_and_a_direct_url_helps() {
+async fn processes_with_sessions_refuse_a_pooler_in_transaction_mode() {
     let weir = Weir::new().await;
     let Some(pooler) = PgBouncer::start(&weir, "transaction") else {
         skip("pgbouncer is not installed");
@@ -142,14 +151,7 @@ async fn a_pooler_in_transaction_mode_is_refused_and_a_direct_url_helps() {
     for other in others.into_iter().flatten() {
         other.simple_query("SELECT 1").await.unwrap();
     }
-    for arguments in [
-        &["migrate"][..],
-        &["up"],
-        &["serve"],
-        &["work"],
-        &["schedule"],
-        &["status"],
-    ] {
+    for arguments in [&["migrate"][..], &["up"], &["work"], &["schedule"], &["status"]] {
         let refused = process::command(&weir, arguments)
             .env("DATABASE_URL", &url)
             .output()
@@ -242,4 +244,225 @@ async fn callers_of_the_functions_work_through_a_pooler_in_transaction_mode() {
         weir.complaints().await
     );
     weir.abandon().await;
+}
+
+/// Settings and tables that another program leaves behind in its sessions.
+const LEFT_BEHIND: &str = "
+    CREATE TEMP TABLE holders (id int);
+    CREATE TEMP TABLE river_job (id int);
+    SET search_path = strange;
+    SET default_transaction_isolation = serializable;
+    SET default_transaction_deferrable = on;
+    SET row_security = on;
+    SET statement_timeout = '300ms';
+    SET lock_timeout = '1ms';
+    SET idle_in_transaction_session_timeout = '300ms';
+    SET synchronous_commit = off;
+    SET standard_conforming_strings = off;
+    SET DateStyle = German;
+    SET IntervalStyle = sql_standard;
+    SET TimeZone = 'Asia/Kathmandu';
+    SET bytea_output = escape;
+    SET enable_seqscan = off;
+    SET enable_indexscan = off;
+    SET weir.counters = kept;
+    SET weir.schema = strange;
+    SET ROLE pg_read_all_data";
+
+/// Another program's connections, one for each session of the pool.
+struct OtherProgram(Vec<tokio_postgres::Client>);
+
+impl OtherProgram {
+    async fn connect(url: &str) -> Self {
+        let mut clients = Vec::new();
+        for _ in 0..SESSIONS {
+            let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+            tokio::spawn(connection);
+            clients.push(client);
+        }
+        Self(clients)
+    }
+
+    /// Runs this in each session of the pool. Returns the rows, with their sessions.
+    async fn in_each_session(&self, sql: &str) -> BTreeSet<(String, String)> {
+        let (mut sessions, mut seen) = (BTreeSet::new(), BTreeSet::new());
+        for client in &self.0 {
+            client
+                .simple_query("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0")
+                .await
+                .unwrap();
+        }
+        for client in &self.0 {
+            let messages = client
+                .simple_query(&format!("SELECT pg_backend_pid(); {sql}"))
+                .await
+                .unwrap();
+            let mut rows = messages.into_iter().filter_map(|message| match message {
+                SimpleQueryMessage::Row(row) => {
+                    let columns = (0..row.len()).map(|n| row.get(n).unwrap_or_default());
+                    Some(columns.collect::<Vec<_>>().join(" = "))
+                }
+                _ => None,
+            });
+            let session = rows.next().unwrap();
+            seen.extend(rows.map(|row| (session.clone(), row)));
+            sessions.insert(session);
+        }
+        for client in &self.0 {
+            client.simple_query("COMMIT").await.unwrap();
+        }
+        assert_eq!(sessions.len(), SESSIONS, "as many sessions as the pool has");
+        seen
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_works_through_a_pooler_in_transaction_mode() {
+    serves_through_a_pooler(Weir::new().await, "public").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_works_through_a_pooler_in_transaction_mode_in_separate_schemas() {
+    let own = [("WEIR_SCHEMA", "weir"), ("RIVER_SCHEMA", "river")];
+    serves_through_a_pooler(Weir::with(&own).await, "weir").await;
+}
+
+async fn serves_through_a_pooler(weir: Weir, schema: &str) {
+    let Some(pooler) = PgBouncer::start(&weir, "transaction") else {
+        skip("pgbouncer is not installed");
+        return weir.end().await;
+    };
+    let url = pooler.url(&weir);
+    let pooled = weir_ledger::database::Database::at(&url).unwrap();
+    weir.until("the pooler to answer", async || pooled.connect().await.ok())
+        .await;
+    let other = OtherProgram::connect(&url).await;
+    // PgBouncer leaves the name of the last client that had one.
+    let settings = "SELECT 'transaction_isolation', current_setting('transaction_isolation'); \
+                    SELECT name, setting FROM pg_catalog.pg_settings WHERE source = 'session' \
+                        AND name <> ALL ('{application_name,transaction_isolation}'); \
+                    SELECT 'weir.counters', current_setting('weir.counters', true)";
+    other.in_each_session(LEFT_BEHIND).await;
+    let before = other.in_each_session(settings).await;
+
+    // It needs no direct connection.
+    let direct = format!("postgres://nobody@127.0.0.1:{}/none", free_port());
+    let urls = [("DATABASE_URL", url.as_str()), ("DATABASE_DIRECT_URL", &direct)];
+    let serve = Process::start(&weir, &["serve"], &urls);
+    serve.ready().await;
+    let user = weir.user("free").await;
+    weir.use_up(user, "analysis", 10).await;
+    let body = common::files(&[("a_test.go", GO_TESTS)]).to_string();
+    let submissions = (0..50).map(|n| {
+        let (serve, body) = (&serve, &body);
+        async move {
+            let id = format!("request-{n}");
+            serve
+                .call("POST", "/api/jobs/analysis", Who::User(user), &id, body)
+                .await
+        }
+    });
+    // Callers of the SQL functions share the sessions, and work the jobs.
+    let callers = callers_of_the_functions(&url, schema);
+    let replies = futures_util::future::join_all(submissions).await;
+    let count = |status| replies.iter().filter(|reply| reply.status == status).count();
+    let texts: Vec<_> = replies.iter().map(|reply| &reply.text).collect();
+    assert_eq!((count(202), count(429)), (40, 10), "{texts:#?}");
+    callers.join_all().await;
+
+    use_the_api(&serve, user, &body).await;
+    let is_fault = |line: &Value| line["level"] != "INFO" && line["target"] != "access_log";
+    let faults: Vec<_> = serve.log().into_iter().filter(is_fault).collect();
+    assert!(faults.is_empty(), "{faults:#?}");
+
+    let after = other.in_each_session(settings).await;
+    // PgBouncer closes a session if its client leaves in a transaction.
+    let is_in =
+        |all: &BTreeSet<(String, String)>, session: &String| all.iter().any(|(one, _)| one == session);
+    let changed: Vec<_> = before
+        .symmetric_difference(&after)
+        .filter(|(session, _)| is_in(&before, session) && is_in(&after, session))
+        .collect();
+    assert!(changed.is_empty(), "{changed:#?}");
+    assert!(before.intersection(&after).count() > 0, "a session remains");
+    assert_eq!(serve.stop().await, Some(0));
+    drop((other, pooler));
+    // I2 and I6: slots and counters match the rows.
+    assert!(
+        weir.complaints().await.is_empty(),
+        "{:#?}",
+        weir.complaints().await
+    );
+    weir.abandon().await;
+}
+
+fn callers_of_the_functions(url: &str, schema: &str) -> tokio::task::JoinSet<()> {
+    let mut callers = tokio::task::JoinSet::new();
+    for caller in 0..4 {
+        let (url, schema) = (url.to_owned(), schema.to_owned());
+        callers.spawn(async move {
+            let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
+                .await
+                .unwrap();
+            tokio::spawn(connection);
+            for n in 0..10 {
+                for call in [
+                    format!(
+                        "SELECT outcome FROM {schema}.weir_submit('user-{}', 'analysis', '{{\"n\": {n}}}')",
+                        caller % 2
+                    ),
+                    format!(
+                        "SELECT {schema}.weir_complete(job_id, attempt, '{{}}', 1) \
+                         FROM {schema}.weir_claim('analysis_default', 'x')"
+                    ),
+                ] {
+                    let call = format!(
+                        "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 0; \
+                         SET LOCAL statement_timeout = 0; SET LOCAL role = none; \
+                         SET LOCAL search_path = {schema}, public; {call}; COMMIT"
+                    );
+                    client.simple_query(&call).await.unwrap();
+                }
+            }
+        });
+    }
+    callers
+}
+
+/// Reads, a batch, cancellations and metrics.
+async fn use_the_api(serve: &Process, user: Uuid, body: &str) {
+    let call = async |method, path: &str, body: &str| {
+        let id = format!("{method} {path}").replace(['/', ' ', '?'], "-");
+        let reply = serve.call(method, path, Who::User(user), &id, body).await;
+        assert!(
+            (200..300).contains(&reply.status),
+            "{method} {path}: {}; {:#?}",
+            reply.text,
+            serve.log()
+        );
+        serde_json::from_str::<Value>(&reply.text).unwrap()
+    };
+    let usage = call("GET", "/api/usage", "").await;
+    let quota = &usage["analysis"];
+    assert_eq!(
+        quota["used"].as_i64().unwrap() + quota["reserved"].as_i64().unwrap(),
+        50,
+        "{usage}"
+    );
+    let jobs = call("GET", "/api/jobs?limit=100", "").await;
+    let waiting = jobs
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|job| job["status"] == "queued");
+    let waiting: Vec<_> = waiting.map(|job| job["id"].as_i64().unwrap()).collect();
+    for id in waiting.iter().take(3) {
+        let job = call("DELETE", &format!("/api/jobs/{id}"), "").await;
+        assert_eq!(job["status"], "cancelled", "{job}");
+    }
+    let batch = format!("[{body}, {body}]");
+    let batch = call("POST", "/api/jobs/analysis/batch", &batch).await;
+    assert_eq!(batch["jobs"].as_array().unwrap().len(), 2, "{batch}");
+    call("GET", "/api/lanes", "").await;
+    assert_eq!(serve.scrape().await.value("weir_database_up", &[]), Some(1.0));
 }
