@@ -17,7 +17,9 @@ CREATE TABLE usage_events (
     PRIMARY KEY (id),
     UNIQUE (job_id),
     CONSTRAINT usage_events_quota_amount_check CHECK ((quota_amount >= 0) OR (reason IS NOT NULL))
-);
+)
+-- PostgreSQL's default waits until a fifth of the rows are dead: several archived months.
+WITH (autovacuum_vacuum_scale_factor = 0.02);
 
 COMMENT ON TABLE usage_events IS
     'The charges, one row per completed job or adjustment.';

@@ -20,6 +20,7 @@ const READ_AFTER_DAYS: u64 = 31;
 
 /// The events of one transaction. It bounds the transaction's locks and memory.
 const BATCH: usize = 10_000;
+const MAX_EVENTS: i64 = BATCH as i64;
 
 /// Why an archive run ended early.
 #[derive(Debug, thiserror::Error)]
@@ -39,8 +40,8 @@ impl From<tokio_postgres::Error> for ArchiveError {
 }
 
 /// Moves the usage events of all billing periods that ended before a time out of the database. Calls `store` with
-/// batches of one user and meter each, and deletes a batch after `store` has stored it. If the process dies in between,
-/// the next run passes the batch again, with the same ids. Returns the number of events.
+/// batches of events, and deletes a batch after `store` has stored it. If the process dies in between, the next run passes
+/// the batch again, with the same ids. Returns the number of events.
 ///
 /// # Errors
 ///
@@ -60,36 +61,68 @@ pub async fn archive_usage(
         .into());
     }
     let mut archived = 0;
-    let mut page = counters(client, before, None).await?;
-    while let Some(last) = page.last().copied() {
-        for (user, meter) in page {
+    let mut page = accounts(client, before, None).await?;
+    while let Some(last) = page.last() {
+        let after = (last.user, last.meter);
+        for group in groups(&page) {
             loop {
-                let events = batch(client, actor, before, user, meter, &mut store).await?;
+                let events = batch(client, actor, before, group, &mut store).await?;
                 archived += events as u64;
                 if events < BATCH {
                     break;
                 }
             }
         }
-        page = counters(client, before, Some(last)).await?;
+        page = accounts(client, before, Some(after)).await?;
     }
     Ok(archived)
 }
 
-/// Some users and meters with a period that ended by then, in order.
-async fn counters(
+/// A user and a meter with a billing period that ended by the time.
+struct Account {
+    user: Uuid,
+    meter: Meter,
+    /// The events that may be archived, at most [`BATCH`].
+    events: usize,
+}
+
+/// Some accounts, in order.
+async fn accounts(
     client: &Client,
     before: Timestamp,
     after: Option<(Uuid, Meter)>,
-) -> Result<Vec<(Uuid, Meter)>, tokio_postgres::Error> {
+) -> Result<Vec<Account>, tokio_postgres::Error> {
     let (user, meter) = after.map_or((Uuid::nil(), ""), |(user, meter)| (user, meter.as_str()));
     let rows = client
-        .query(include_str!("sql/archivable.sql"), &[&before, &user, &meter])
+        .query(
+            include_str!("sql/archivable.sql"),
+            &[&before, &user, &meter, &MAX_EVENTS, &ARCHIVED],
+        )
         .await?;
     Ok(rows
         .iter()
-        .map(|row| (row.get("user_id"), row.get("event_type")))
+        .map(|row| Account {
+            user: row.get("user_id"),
+            meter: row.get("event_type"),
+            events: usize::try_from(row.get::<_, i64>("events")).unwrap_or_default(),
+        })
         .collect())
+}
+
+/// Splits accounts into groups with about [`BATCH`] events. One transaction for each account would take longer than the
+/// events of most accounts.
+fn groups(accounts: &[Account]) -> impl Iterator<Item = &[Account]> {
+    let mut events = 0;
+    accounts
+        .chunk_by(move |account, next| {
+            events += account.events;
+            let fits = events + next.events <= BATCH;
+            if !fits {
+                events = 0;
+            }
+            fits
+        })
+        .filter(|group| group.iter().any(|account| account.events > 0))
 }
 
 /// Runs one transaction and returns how many events it moved.
@@ -97,10 +130,14 @@ async fn batch(
     client: &mut Client,
     actor: &str,
     before: Timestamp,
-    user: Uuid,
-    meter: Meter,
+    accounts: &[Account],
     store: &mut impl FnMut(&[UsageEvent]) -> std::io::Result<()>,
 ) -> Result<usize, ArchiveError> {
+    let (users, meters): (Vec<_>, Vec<_>) = accounts
+        .iter()
+        .filter(|account| account.events > 0)
+        .map(|account| (account.user, account.meter))
+        .unzip();
     let transaction = client.transaction().await?;
     // Two concurrent archive runs would each write a sum. Balances do not change, so the table's triggers have nothing
     // to book. A stalled process holds back the feed and vacuum, so the transaction has a time limit.
@@ -110,15 +147,17 @@ async fn batch(
              SELECT FROM weir_locks WHERE name = 'usage_archive' FOR NO KEY UPDATE; SET LOCAL weir.counters = 'kept'",
         )
         .await?;
-    // A concurrent deletion of the user would not see the sum.
+    // A concurrent deletion of a user would not see the sum. Changes lock one user each, so they cannot deadlock.
     transaction
-        .execute("SELECT 1 FROM users WHERE id = $1 FOR NO KEY UPDATE", &[&user])
+        .execute(
+            "SELECT 1 FROM users WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE",
+            &[&users],
+        )
         .await?;
-    let most = i64::try_from(BATCH).unwrap_or(i64::MAX);
     let rows = transaction
         .query(
             include_str!("sql/archive_usage.sql"),
-            &[&user, &meter, &before, &most, &ARCHIVED],
+            &[&users, &meters, &before, &MAX_EVENTS, &ARCHIVED],
         )
         .await?;
     if rows.is_empty() {
@@ -128,9 +167,7 @@ async fn batch(
     let change = Change {
         actor,
         action: "usage.archive",
-        holder: Some(user),
-        meter: Some(meter),
-        after: Some(json!({ "events": events.len(), "before": before })),
+        after: Some(json!({ "accounts": users.len(), "events": events.len(), "before": before })),
         ..Change::default()
     };
     // The log is written last, because all other changes wait for its writer.

@@ -235,6 +235,82 @@ async fn usage_paid_by_grants_stays_in_the_sums() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn users_with_few_events_share_a_transaction() {
+    let weir = Weir::new().await;
+    let mut client = weir.client().await;
+    let mut users = Vec::new();
+    for _ in 0..20 {
+        let user = weir.user("free").await;
+        used_long_ago(&client, user, 2, 3).await;
+        users.push(user);
+    }
+    let before = counters(&client).await;
+    let mut batches = Vec::new();
+    let archived = archive_usage(&mut client, "test", days_ago(40), |events| {
+        batches.push(events.len());
+        Ok(())
+    })
+    .await
+    .unwrap();
+    assert_eq!((archived, batches), (60, vec![60]));
+    assert_eq!(counters(&client).await, before);
+    for user in users {
+        assert_eq!(total(&client, user).await, (1, 6));
+    }
+    assert_eq!(weir.complaints().await, Vec::<String>::new());
+
+    // Their sums are left alone.
+    let again = archive_usage(&mut client, "test", days_ago(40), |_| Ok(()))
+        .await
+        .unwrap();
+    assert_eq!(again, 0);
+    let logged = "SELECT count(*) FROM admin_log WHERE action = 'usage.archive'";
+    assert_eq!(client.query_one(logged, &[]).await.unwrap().get::<_, i64>(0), 1);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn archiving_does_not_read_the_sums_of_other_users() {
+    let weir = Weir::new().await;
+    let mut client = weir.client().await;
+    let (user, other) = (weir.user("enterprise").await, weir.user("enterprise").await);
+    // Statistics from a time when every event had a job.
+    client
+        .execute(
+            "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at, period_start, job_id) \
+             SELECT $1, 'analysis', 1, p.start, p.start, -n \
+             FROM (SELECT date_trunc('month', now() - interval '100 days') AS start) p, generate_series(1, 500) n",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    client
+        .batch_execute("ALTER TABLE usage_events SET (autovacuum_enabled = false); ANALYZE usage_events")
+        .await
+        .unwrap();
+    client
+        .execute(
+            "INSERT INTO usage_events (user_id, event_type, quota_amount) \
+             SELECT $1, 'analysis', 1 FROM generate_series(1, 10000)",
+            &[&other],
+        )
+        .await
+        .unwrap();
+    let archived = archive_usage(&mut client, "test", days_ago(40), |_| Ok(()))
+        .await
+        .unwrap();
+    assert_eq!(archived, 500);
+    client
+        .execute("SELECT pg_stat_force_next_flush()", &[])
+        .await
+        .unwrap();
+    let read = "SELECT pg_stat_get_tuples_returned('usage_events_job_id_key'::regclass)";
+    let read: i64 = client.query_one(read, &[]).await.unwrap().get(0);
+    assert!(read < 10_000, "{read} entries of the index of jobs were read");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn usage_stays_when_the_file_cannot_be_written() {
     let weir = Weir::new().await;
     let mut client = weir.client().await;
