@@ -31,6 +31,10 @@ pub(crate) struct Cli {
     /// Compare Weir with other queues and not with bare River. For `snapshot`; needs the same programs as `peers`.
     #[arg(long)]
     peers: bool,
+    /// The number of usage events in the large database [default: 10000000]. For `growth`; with it, the other sizes are
+    /// a tenth of the default.
+    #[arg(long, value_name = "COUNT")]
+    events: Option<u32>,
     /// The `weir` to measure [default: the one in this program's folder].
     #[arg(long, value_name = "PROGRAM")]
     weir: Option<PathBuf>,
@@ -80,6 +84,12 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
     let mut settings = Settings::from_env()?;
     settings.application_name = "weir-bench";
     let effort = Effort::of(cli.quick);
+    if cli.peers && !matches!(cli.what, Benchmark::Snapshot) {
+        return Err("--peers is an option of snapshot only".into());
+    }
+    if cli.events.is_some() && !matches!(cli.what, Benchmark::Growth) {
+        return Err("--events is an option of growth only".into());
+    }
     let weir = match cli.weir {
         Some(weir) => weir,
         None => std::env::current_exe()?.with_file_name("weir"),
@@ -91,15 +101,12 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
         Benchmark::Faults => faults::faults(&settings, effort).await?,
         Benchmark::Path => path::path(&settings, effort, &weir).await?,
         Benchmark::Light => path::light::light(&settings, effort, &weir).await?,
-        what if cli.peers && !matches!(what, Benchmark::Snapshot) => {
-            return Err("--peers is an option of snapshot only".into());
-        }
         Benchmark::Snapshot if cli.peers => {
             let field = peers::snapshot::snapshot(&settings, effort).await?;
             return show(cli.json, &field.lines(), &field.table());
         }
         Benchmark::Snapshot => path::snapshot::snapshot(&settings, effort, &weir).await?,
-        Benchmark::Growth => growth::growth(&settings, effort, &weir).await?,
+        Benchmark::Growth => growth::growth(&settings, effort, &weir, cli.events).await?,
         Benchmark::Languages => languages::languages(&settings, effort).await?,
         Benchmark::Peers => {
             let field = peers::peers(&settings, effort).await?;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
 use serde_json::Value;
+use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::cost::{Cpu, wal};
@@ -32,6 +33,15 @@ const READS: usize = 9;
 const WINDOWS: usize = 7;
 const QUICK_WINDOWS: usize = 3;
 
+/// The months with usage events.
+const MONTHS: i32 = 12;
+
+/// The number of connections that insert them.
+const FILLERS: i32 = 2;
+
+/// The maximum number of measurements, or intervals, in which a month is archived.
+const ARCHIVE_TURNS: u32 = 15;
+
 /// The maximum ratio of the large database's cost to the small one's.
 const MAX_RATIO: f64 = 1.3;
 
@@ -54,18 +64,18 @@ const SMALL: Size = Size {
 };
 
 impl Size {
-    fn large(effort: Effort) -> Self {
+    fn large(effort: Effort, events: Option<u32>) -> Self {
         // Filling takes longer than all measurements.
-        let history = if effort.is_quick {
-            effort.history / 5
-        } else {
-            effort.history
+        let history = match events {
+            Some(_) => effort.history / 10,
+            None if effort.is_quick => effort.history / 5,
+            None => effort.history,
         };
         Self {
             parked: history,
             waiting: history / 100,
             users: history,
-            events: history * 10,
+            events: events.map_or(history * 10, i64::from),
         }
     }
 }
@@ -75,8 +85,13 @@ impl Size {
 /// # Errors
 ///
 /// When the database cannot be used. The benchmark's databases may then be left on the server.
-pub(crate) async fn growth(settings: &Settings, effort: Effort, weir: &Path) -> Result<Report, BenchError> {
-    let size = Size::large(effort);
+pub(crate) async fn growth(
+    settings: &Settings,
+    effort: Effort,
+    weir: &Path,
+    events: Option<u32>,
+) -> Result<Report, BenchError> {
+    let size = Size::large(effort, events);
     let (large, small) = (
         Arc::new(Stage::new(settings).await?),
         Arc::new(Stage::new(settings).await?),
@@ -102,6 +117,7 @@ pub(crate) async fn growth(settings: &Settings, effort: Effort, weir: &Path) -> 
     lines.extend(used(stages, &waiting, effort).await?);
     lines.extend(read(settings, stages).await?);
     lines.extend(at_rest(stages, effort, weir).await?);
+    lines.extend(archived(&large, effort, weir).await?);
     for stage in [large, small] {
         if let Some(stage) = Arc::into_inner(stage) {
             stage.end().await?;
@@ -128,6 +144,8 @@ async fn fill(stage: &Stage, size: Size) -> Result<Vec<Uuid>, BenchError> {
                  LOOP EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = false)', name); END LOOP; END $$",
         )
         .await?;
+    // First, because the jobs' reservations are renewed after half an hour.
+    history(stage, &client, &all, size.events).await?;
     client
         .execute(
             "WITH j AS (INSERT INTO river_job (args, kind, max_attempts, queue, state) \
@@ -155,18 +173,66 @@ async fn fill(stage: &Stage, size: Size) -> Result<Vec<Uuid>, BenchError> {
              GROUP BY 1, 4",
         )
         .await?;
-    client
-        .execute(
-            "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at, period_start) \
-             SELECT ($1::uuid[])[1 + n % cardinality($1::uuid[])], 'analysis', 1, t, date_trunc('month', t, 'UTC') \
-             FROM generate_series(1, $2::bigint) n, LATERAL (SELECT now() - make_interval(days => 40 + (n % 300)::int) AS t) m",
-            &[&all, &size.events],
-        )
-        .await?;
     // If few rows are dead, VACUUM leaves their index entries, and a later reader has to write the page.
     client.batch_execute("VACUUM (ANALYZE, INDEX_CLEANUP ON)").await?;
     client.batch_execute("CHECKPOINT").await?;
     Ok(users.iter().copied().take(WORKED).collect())
+}
+
+/// Inserts the usage events of a month and its balances. Their jobs have ids below all others.
+/// Parameters: $1 users, $2 how many, $3 the month, $4 all months.
+const FILL_MONTH: &str = "
+WITH month AS (
+    SELECT m AS start, make_interval(secs => extract(epoch FROM m + interval '1 month' - m) / $2::bigint) AS step
+    FROM (SELECT date_trunc('month', now(), 'UTC') + make_interval(months => $3::int - $4::int - 1) AS m) m
+), e AS (
+    INSERT INTO usage_events (user_id, event_type, quota_amount, created_at, job_id, period_start)
+    SELECT ($1::uuid[])[1 + n % cardinality($1::uuid[])], 'analysis', 1, m.start + n * m.step,
+           n + $2::bigint * ($3::int - $4::int), m.start
+    FROM month m, generate_series(0, $2::bigint - 1) n
+    RETURNING user_id, period_start
+)
+INSERT INTO quota_balances (user_id, event_type, span, period_start, used, granted_limit)
+SELECT user_id, 'analysis', 'month', period_start, count(*), 2000000000 FROM e GROUP BY 1, 4 ORDER BY 1";
+
+/// Inserts a year of usage that ended a month ago, and its balances.
+async fn history(stage: &Stage, client: &Client, users: &[Uuid], events: i64) -> Result<(), BenchError> {
+    // Indexes are built at the end, and no trigger runs.
+    client
+        .batch_execute(
+            "CREATE TEMP TABLE later AS \
+                 SELECT format('ALTER TABLE usage_events ADD CONSTRAINT %I %s', conname, pg_get_constraintdef(oid)) AS make, \
+                        format('ALTER TABLE usage_events DROP CONSTRAINT %I', conname) AS remove \
+                 FROM pg_constraint WHERE conrelid = 'usage_events'::regclass AND contype IN ('p', 'u') \
+                 UNION ALL \
+                 SELECT pg_get_indexdef(i.indexrelid), format('DROP INDEX %s', i.indexrelid::regclass) \
+                 FROM pg_index i WHERE i.indrelid = 'usage_events'::regclass \
+                   AND NOT EXISTS (SELECT FROM pg_constraint c WHERE c.conindid = i.indexrelid); \
+             DO $$ DECLARE each text; BEGIN FOR each IN SELECT remove FROM later LOOP EXECUTE each; END LOOP; END $$",
+        )
+        .await?;
+    try_join_all((0..FILLERS).map(async |filler| {
+        let client = stage.database.connect().await?;
+        client
+            .batch_execute("SET session_replication_role = replica; SET synchronous_commit = off")
+            .await?;
+        for month in (0..MONTHS).filter(|month| month % FILLERS == filler) {
+            progress(&format!("usage events, month {} of {MONTHS}", month + 1));
+            let each = events / i64::from(MONTHS);
+            client
+                .execute(FILL_MONTH, &[&users, &each, &month, &MONTHS])
+                .await?;
+        }
+        Ok::<_, BenchError>(())
+    }))
+    .await?;
+    progress("indexes of usage events");
+    client
+        .batch_execute(
+            "DO $$ DECLARE each text; BEGIN FOR each IN SELECT make FROM later LOOP EXECUTE each; END LOOP; END $$",
+        )
+        .await?;
+    Ok(())
 }
 
 /// Submissions and settlements of other users, and the jobs of waiting users.
@@ -338,4 +404,77 @@ async fn at_rest(stages: [&Arc<Stage>; 2], effort: Effort, weir: &Path) -> Resul
         .zip(large.into_iter().zip(small))
         .map(|((name, unit), (large, small))| Line::at_most(name, large, small, unit, 1.5))
         .collect())
+}
+
+/// The cost of archiving a month of usage events, alone and to submissions and settlements.
+async fn archived(stage: &Arc<Stage>, effort: Effort, weir: &Path) -> Result<Vec<Line>, BenchError> {
+    let services = Services::new(1, r#"["true"]"#)?;
+    let client = stage.database.connect().await?;
+    client
+        .batch_execute("ALTER TABLE usage_events RESET (autovacuum_enabled)")
+        .await?;
+    let file = std::env::temp_dir().join(format!("weir-bench-{}.ndjson", Uuid::new_v4().simple()));
+    let to = file.to_string_lossy();
+    let start = async |months: i32| {
+        let before: String = client
+            .query_one(
+                "SELECT to_char(date_trunc('month', now(), 'UTC') AT TIME ZONE 'UTC' + make_interval(months => $1::int - $2::int), \
+                                'YYYY-MM-DD\"T00:00:00Z\"')",
+                &[&months, &MONTHS],
+            )
+            .await?
+            .get(0);
+        let arguments = ["usage", "archive", "--before", &before, "--to", &to];
+        Process::start(weir, &stage.url, &services, &arguments, &[])
+    };
+    let moved = async || -> Result<i64, BenchError> {
+        let sum = "SELECT coalesce(sum((after ->> 'events')::bigint), 0)::bigint FROM admin_log WHERE action = 'usage.archive'";
+        Ok(client.query_one(sum, &[]).await?.get(0))
+    };
+    progress("archiving a month");
+    let (began, wal_before) = (Instant::now(), wal(&client).await?);
+    let mut process = start(0).await?;
+    while !process.has_ended() && began.elapsed() < effort.span * ARCHIVE_TURNS {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    drop(process);
+    let took = began.elapsed().as_secs_f64();
+    let events = moved().await? as f64;
+    let mut lines = vec![
+        Line::printed("usage events archived", events, ""),
+        Line::printed("usage events archived a second", events / took, ""),
+        Line::printed(
+            "archiving: WAL an event",
+            (wal(&client).await? - wal_before) / events,
+            "bytes",
+        ),
+    ];
+    let (mut quiet, mut busy) = (Latencies::default(), Latencies::default());
+    for _ in 0..effort.turns {
+        lives(stage, effort.span, [Fault::None; 3], &mut quiet).await?;
+    }
+    progress("submissions and settlements while a month is archived");
+    let mut process = start(1).await?;
+    for _ in 0..ARCHIVE_TURNS {
+        lives(stage, effort.span, [Fault::None; 3], &mut busy).await?;
+        if process.has_ended() {
+            break;
+        }
+    }
+    drop(process);
+    let _ = std::fs::remove_file(&file);
+    for (what, busy, quiet) in [
+        ("a submission", &mut busy.submissions, &mut quiet.submissions),
+        ("a settlement", &mut busy.settlements, &mut quiet.settlements),
+    ] {
+        for (name, of) in [("p50", 0.5), ("p99", 0.99)] {
+            lines.push(Line::compared(
+                format!("{what} while usage is archived, {name}"),
+                percentile(busy, of),
+                percentile(quiet, of),
+                "ms",
+            ));
+        }
+    }
+    Ok(lines)
 }
