@@ -6,21 +6,39 @@ import { root } from "./paths.ts";
 const source = join(root, "www");
 const output = join(root, "dist");
 
-function bundlePage() {
-  return bundle("the page", {
+/** A package that the page imports on demand. */
+const onDemand = "micromark";
+
+/**
+ * The package has its own bundle. Otherwise, esbuild puts helpers for it and for the page's script into a third file.
+ * Browsers would request that file only after they had loaded the script.
+ */
+async function bundlePage() {
+  const page = await bundle("the page", {
     entryPoints: [join(source, "src", "main.ts"), join(source, "style.css")],
     outdir: output,
     entryNames: "[name]",
     // Puts dynamic imports into separate files.
     splitting: true,
     chunkNames: "[name]-[hash]",
+    alias: { [onDemand]: `./${onDemand}.js` },
+    external: [`./${onDemand}.js`],
   });
+  const library = await bundle("the Markdown renderer", {
+    absWorkingDir: root,
+    entryPoints: { [onDemand]: onDemand },
+    outdir: output,
+  });
+  return {
+    outputFiles: [...page.outputFiles, ...library.outputFiles],
+    inputs: [...Object.keys(page.metafile.inputs), ...Object.keys(library.metafile.inputs)],
+  };
 }
 
 /** The names of the npm packages in the page. */
 export async function packagesInPage(): Promise<Set<string>> {
-  const { metafile } = await bundlePage();
-  const names = Object.keys(metafile.inputs).map((file) => /.*node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(file)?.[1]);
+  const { inputs } = await bundlePage();
+  const names = inputs.map((file) => /.*node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(file)?.[1]);
   return new Set(names.filter((name) => name !== undefined));
 }
 

@@ -48,7 +48,8 @@ export class Picture {
     for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"])
       matchMedia(query).addEventListener("change", () => this.#measure());
     still.addEventListener("change", () => this.wake());
-    void document.fonts.ready.then(() => this.#measure());
+    // Unlike `document.fonts.ready`, this does not lay out the page at once.
+    document.fonts.addEventListener("loadingdone", () => this.#measure());
   }
 
   /** Starts showing a scene; the clock returns the moment to show. */
