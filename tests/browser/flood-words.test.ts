@@ -107,6 +107,25 @@ const watchSentences = `
   });
 `;
 
+/** Records the radii of the dots last drawn on each canvas. */
+const watchDots = `
+  const drawing = CanvasRenderingContext2D.prototype;
+  const { clearRect, arc } = drawing;
+  drawing.clearRect = function (...box) {
+    this.canvas.radii = [];
+    return clearRect.apply(this, box);
+  };
+  drawing.arc = function (x, y, r, ...angles) {
+    (this.canvas.radii ??= []).push(r);
+    return arc.call(this, x, y, r, ...angles);
+  };
+`;
+
+/** The number of dots for jobs of others in a picture. No other dot has this radius. */
+function othersIn(page: Page, stage: string): Promise<number> {
+  return page.evaluate(`document.querySelector("${stage} canvas").radii.filter((r) => r === 8).length`);
+}
+
 async function open(
   t: TestContext,
   address = site,
@@ -115,6 +134,7 @@ async function open(
   page.setDefaultTimeout(10_000);
   const demonstration = new Demonstration();
   await page.addInitScript(watchSentences);
+  await page.addInitScript(watchDots);
   await servePage(page, demonstration.answer);
   await page.goto(address);
   await page.getByText("live,").waitFor();
@@ -270,13 +290,17 @@ describe("the flood's sentence", () => {
     await until("three events of the lanes", () => demonstration.events >= before + 3);
     const [why, note] = [page.locator("#why-later"), page.locator("#crowded")];
     assert.deepEqual([await why.isVisible(), await note.textContent()], [true, ""]);
+    assert.equal(await othersIn(page, "#weir-stage"), 0, "another job is drawn only when there is one");
     demonstration.others = 1;
     await note.getByText("Other jobs, such as another visitor's, share these workers").waitFor();
     assert.ok(await why.isHidden());
+    for (const stage of ["#weir-stage", "#shared-stage"])
+      await until("a job of others at each worker", async () => (await othersIn(page, stage)) === 3);
     demonstration.others = 0;
     demonstration.finish([...demonstration.weir, ...demonstration.shared]);
     await page.getByText("All 105 jobs are done.").waitFor();
     assert.ok(await note.isVisible(), "the numbers include the time of other jobs");
+    for (const stage of ["#weir-stage", "#shared-stage"]) assert.equal(await othersIn(page, stage), 0);
     demonstration.shared.length = 0;
     await page.getByRole("button", { name: "Flood again" }).click();
     await page.getByText(/Now join with one\.$/).waitFor();

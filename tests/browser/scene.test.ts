@@ -43,4 +43,26 @@ describe("a scene", () => {
     );
     assert.equal(shared?.[0]?.waiting.length, 1);
   });
+
+  it("counts workers with other jobs only while a job waits", () => {
+    // The second job waits half a second for a worker, although two of three run none of these jobs.
+    const slow: RecordedJob[] = [
+      [0, 0, 10, 1000],
+      [1, 0, 510, 1000],
+    ];
+    // The second job waits for its user's only slot.
+    const sameUser: RecordedJob[] = [
+      [0, 0, 10, 500],
+      [0, 0, 530, 900],
+    ];
+    for (const [jobs, workers, isShared, at, lent] of [
+      [slow, 3, true, 300, 2],
+      [slow, 3, false, 300, 2],
+      [slow, 3, true, 515, 0],
+      [slow, 3, true, 50, 0],
+      [sameUser, 3, false, 300, 0],
+      [sameUser, 1, true, 520, 0],
+    ] as const)
+      assert.equal(sceneOf([...jobs], workers, isShared).lent(at), lent, `${jobs} at ${at} ms`);
+  });
 });

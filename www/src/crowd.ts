@@ -15,6 +15,11 @@ let isCrowded = false;
 
 onLanguage(show);
 
+/** Whether other jobs share the workers. */
+export function isShared(): boolean {
+  return isCrowded;
+}
+
 /** Shows or hides the note about other jobs. */
 export function setCrowded(now: boolean): void {
   if (isCrowded === now) return;

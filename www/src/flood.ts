@@ -11,7 +11,7 @@ import {
   submitShared,
 } from "./api.ts";
 import { openApi } from "./api-document.ts";
-import { hasOthers, setCrowded } from "./crowd.ts";
+import { hasOthers, isShared, setCrowded } from "./crowd.ts";
 import { demo, demoShared } from "./demonstration.ts";
 import { element } from "./elements.ts";
 import { firstLanes, lanes, markAlive, onLanes } from "./live.ts";
@@ -44,7 +44,7 @@ class Board {
   readonly #scoreboard: Scoreboard;
 
   constructor(stage: HTMLElement) {
-    this.picture = new Picture(stage, [...floods, 1]);
+    this.picture = new Picture(stage, [...floods, 1], isShared);
     this.#scoreboard = new Scoreboard(stage);
   }
 
@@ -68,12 +68,14 @@ start.addEventListener("click", () => void begin().catch((error) => showProblem(
 join.addEventListener("click", () => void newcomer().catch((error) => showProblem(error, join)));
 onLanes((now) => {
   if (!run || run.submitting || run.joining || run.isOver) return;
-  if (hasOthers(now, run.weir, run.shared, run.moment())) setCrowded(true);
+  if (!hasOthers(now, run.weir, run.shared, run.moment())) return;
+  setCrowded(true);
+  drawAgain();
 });
 onLanguage(() => {
   showButtons();
   // The numbers are written with each drawing.
-  for (const board of Object.values(boards)) board.picture.wake();
+  drawAgain();
 });
 showButtons();
 showIdle();
@@ -87,6 +89,10 @@ export async function preparePicture(): Promise<void> {
   canRun = hasServices && document.paths["/api/dev/shared-queue"] !== undefined;
   showButtons();
   if (!canRun) await replay();
+}
+
+function drawAgain(): void {
+  for (const board of Object.values(boards)) board.picture.wake();
 }
 
 /** Shows the pictures before a flood. */

@@ -1,6 +1,6 @@
 import { make } from "./elements.ts";
 import { blockSpot, type Dot, type Layout, layOut, type Point, queueSpot, sequenceSpot } from "./layout.ts";
-import type { QueueStatus, Scene, SceneJob } from "./scene.ts";
+import { betweenJobs, type QueueStatus, type Scene, type SceneJob } from "./scene.ts";
 
 /** The time until a dot has covered two thirds of its way, in milliseconds: within a queue, and after it. */
 const [queueTime, wayTime] = [110, 55];
@@ -37,13 +37,15 @@ export class Picture {
   #onMoment: (at: number) => void = () => {};
 
   readonly #expected: readonly number[];
+  readonly #isShared: () => boolean;
 
-  /** `expected` is the number of jobs that each user will submit. */
-  constructor(stage: HTMLElement, expected: readonly number[]) {
+  /** `expected` is the number of jobs that each user will submit. `isShared`: whether other jobs share the workers. */
+  constructor(stage: HTMLElement, expected: readonly number[], isShared: () => boolean) {
     this.#stage = stage;
     this.#canvas = stage.querySelector("canvas") ?? stage.appendChild(make("canvas"));
     this.#context = this.#canvas.getContext("2d");
     this.#expected = expected;
+    this.#isShared = isShared;
     new ResizeObserver(() => this.#measure()).observe(stage);
     for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"])
       matchMedia(query).addEventListener("change", () => this.#measure());
@@ -78,7 +80,10 @@ export class Picture {
   #rest(scene: Scene, at: number): void {
     this.#last = undefined;
     const next = scene.next(at);
-    if (next !== undefined) this.#pause = setTimeout(() => this.wake(), next - at);
+    // Whether others use a worker may change without an event of these jobs.
+    const recheck = this.#isShared() && !scene.isOver(at) ? at + betweenJobs : undefined;
+    if (next === undefined && recheck === undefined) return;
+    this.#pause = setTimeout(() => this.wake(), Math.min(next ?? Infinity, recheck ?? Infinity) - at);
   }
 
   #measure(): void {
@@ -111,7 +116,7 @@ export class Picture {
     context.clearRect(-margin, -margin, layout.width + 2 * margin, layout.height + 2 * margin);
     const queues = scene.queues(at);
     const workers = layout.workers(scene.workers);
-    this.#drawWorkers(context, layout, queues, workers);
+    this.#drawWorkers(context, layout, queues, workers, this.#isShared() ? scene.lent(at) : 0);
     if (scene.jobs.length === 0) this.#drawEmptyQueues(context, layout, scene.shared);
     let moving = false;
     for (const { job, spot, time, isDone } of this.#spots(scene, layout, queues, workers, at)) {
@@ -178,8 +183,14 @@ export class Picture {
     return free;
   }
 
-  /** A busy worker has the color of the job's user. */
-  #drawWorkers(context: CanvasRenderingContext2D, layout: Layout, queues: QueueStatus[], workers: Point[]): void {
+  /** A busy worker has the color of the job's user. A job of others is a dot without a letter. */
+  #drawWorkers(
+    context: CanvasRenderingContext2D,
+    layout: Layout,
+    queues: QueueStatus[],
+    workers: Point[],
+    lent: number,
+  ): void {
     const busy = new Map<number, number>();
     for (const { running } of queues)
       for (const job of running) busy.set(this.#worker(job.id, workers.length), job.user);
@@ -190,6 +201,13 @@ export class Picture {
       context.beginPath();
       context.roundRect(x - 15, y - 15, 30, 30, 7);
       context.stroke();
+    }
+    const free = workers.filter((_, n) => !busy.has(n));
+    context.fillStyle = layout.edge;
+    for (const { x, y } of free.slice(Math.max(0, free.length - lent))) {
+      context.beginPath();
+      context.arc(x, y, 8, 0, 2 * Math.PI);
+      context.fill();
     }
   }
 

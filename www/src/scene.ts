@@ -10,6 +10,9 @@ export interface SceneJob {
   finished: number | undefined;
 }
 
+/** A worker between two jobs is free for less than this many milliseconds. */
+export const betweenJobs = 100;
+
 export interface SceneUser {
   /** Drawn on each of the user's jobs, because color alone is not enough. */
   letter: string;
@@ -105,6 +108,22 @@ export class Scene {
     const slots = this.users[user]?.slots ?? 1;
     status.inSlot = status.waiting.splice(0, Math.max(0, slots - status.running.length));
     return status;
+  }
+
+  /**
+   * The number of workers that run jobs of others: a job that could run waits for a worker, so no worker is free. A
+   * worker that takes the next job at this moment does not count.
+   */
+  lent(at: number): number {
+    return Math.min(...[0, 1 / 3, 2 / 3, 1].map((part) => this.#lentOnceAt(at - part * betweenJobs)));
+  }
+
+  #lentOnceAt(at: number): number {
+    const queues = this.queues(at);
+    const count = (jobs: (queue: QueueStatus) => SceneJob[]): number =>
+      queues.reduce((sum, queue) => sum + jobs(queue).length, 0);
+    const isWaited = count((queue) => (this.shared ? queue.waiting : queue.inSlot)) > 0;
+    return isWaited ? this.workers - count((queue) => queue.running) : 0;
   }
 
   /** The number of other jobs in the queues when this one was created. */

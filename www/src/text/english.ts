@@ -43,7 +43,8 @@ export const english = {
   soFar: "{time} so far",
   whyLater:
     "With Weir, customer A's flood ends later than in the shared queue, because A's jobs use only A's slots. Jobs that wait in A's queue delay no one else.",
-  crowded: "Other jobs, such as another visitor's, share these workers, so both queues are slower than usual.",
+  crowded:
+    "Other jobs, such as another visitor's, share these workers (grey dots), so both queues are slower than usual.",
   // The tabs.
   tabs: "Parts of the page",
   tabTry: "Try it",
