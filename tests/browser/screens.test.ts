@@ -131,6 +131,8 @@ describe("the page matches its screenshots", () => {
         await page.clock.runFor(60_000);
         await page.getByText(/All 105 jobs are done\.$/).waitFor();
         await page.evaluate("document.activeElement?.blur()");
+        const bars = await page.locator("#flood-result").boundingBox();
+        assert.ok(bars && bars.y + bars.height < height, "the first screen shows the bars");
         await compare(page, `flooded-${width}-${colorScheme}`);
         await requireSeen(page, `flooded-${width}-${colorScheme}`);
         await page.locator("#tab-try").scrollIntoViewIfNeeded();
