@@ -52,7 +52,8 @@ function write(): void {
   if (!shown) return;
   clearInterval(timer);
   const { title, text, detail } = inWords(shown.error);
-  words.replaceChildren(make("strong", title), make("span", text));
+  words.replaceChildren(make("strong", title));
+  if (text) words.append(make("span", text));
   if (detail) {
     const english = make("span", detail);
     english.lang = "en";
