@@ -30,7 +30,7 @@ describe("the page for a signed-in user", () => {
     await page.getByRole("button", { name: "Free", exact: true }).click();
     await page.getByText("Plan: Free").waitFor();
     await page.getByText(/used 0 · reserved 0 · left 50 ·/).waitFor();
-    await page.getByText("Signed in: no limit per minute, your plan's quota counts.").waitFor();
+    await page.getByText("Signed in: no limit per minute; your plan's quota applies.").waitFor();
 
     await page.getByRole("button", { name: "Submit one" }).click();
     await page.getByText(/used 1 · reserved 0 · left 49 ·/).waitFor();

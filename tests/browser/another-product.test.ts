@@ -35,8 +35,8 @@ describe("a product with custom meters, plans and services", () => {
     await page.getByText("Plan: hobby").waitFor();
     const quota = (name: string) => page.locator(".quota").filter({ has: page.getByText(name, { exact: true }) });
     await quota("tokens, tokens").getByText("used 5 · reserved 0 · left 19,995").waitFor();
-    await quota("renders, images (an hour)").getByText("used 0 · reserved 0 · left 10").waitFor();
-    await quota("previews, images (a minute)").getByText("left 20").waitFor();
+    await quota("renders, images (per hour)").getByText("used 0 · reserved 0 · left 10").waitFor();
+    await quota("previews, images (per minute)").getByText("left 20").waitFor();
 
     await page.getByRole("tab", { name: "Try it" }).click();
     await page.getByLabel("Service").selectOption("preview");

@@ -232,11 +232,11 @@ describe("the flood's sentence", () => {
       }
       isSlow = true;
     };
-    await page.getByText(/as number 11\./).waitFor();
+    await page.getByText(/in 11th place\./).waitFor();
     demonstration.onList = async () => {};
     demonstration.finish([...demonstration.weir, ...demonstration.shared]);
     await page.getByText("All 105 jobs are done.").waitFor();
-    const places = (await said()).flatMap((words) => /finished in [^,]*, as number \d+/.exec(words) ?? []);
+    const places = (await said()).flatMap((words) => /finished in [^,]*, in \d+\w+ place/.exec(words) ?? []);
     assert.deepEqual(new Set(places).size, 1, places.join("; "));
   });
 

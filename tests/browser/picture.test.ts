@@ -56,8 +56,8 @@ async function drawnOrder(page: Page, stage: string): Promise<string> {
 
 /** The numbers in the sentence about a newcomer. */
 const sentence = new RegExp(
-  "^(\\d+) jobs were waiting when you joined; you finished in ([\\d.]+) s, as number (\\d+)\\. " +
-    "In the shared queue: ([\\d.]+) s, as number (\\d+)\\. All 105 jobs are done\\.$",
+  "^(\\d+) jobs were waiting when you joined; you finished in ([\\d.]+) s, in (\\d+)(?:st|nd|rd|th) place\\. " +
+    "In the shared queue: ([\\d.]+) s, in (\\d+)(?:st|nd|rd|th) place\\. All 105 jobs are done\\.$",
 );
 
 describe("the picture", () => {

@@ -16,7 +16,7 @@ describe("the page for an anonymous visitor", () => {
     for (const name of ["TestAllowsUpToTheLimit", "TestRefusesPastTheLimit", "TestCountsEachKeyByItself"]) {
       assert.ok(await page.getByRole("listitem").filter({ hasText: name }).isVisible(), name);
     }
-    await page.getByText(/^9 of 10 left, reset in \d+ s$/).waitFor();
+    await page.getByText(/^9 of 10 left, resets in \d+ s$/).waitFor();
     await picture(page, "try-it");
     assert.deepEqual(complaints, [], "no error on the console, no violation of the content policy");
   });

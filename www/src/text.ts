@@ -30,6 +30,13 @@ export function t(key: Key, values: Record<string, string | number> = {}): strin
   return dictionaries[language][key].replace(/\{(\w+)\}/g, (whole, name: string) => String(values[name] ?? whole));
 }
 
+/** A place in an order, such as `31st` in English. The texts of other languages contain what follows the number. */
+export function ordinal(n: number): string {
+  if (language !== "en") return String(n);
+  const suffixes: Record<string, string> = { one: "st", two: "nd", few: "rd" };
+  return `${n}${suffixes[new Intl.PluralRules("en", { type: "ordinal" }).select(n)] ?? "th"}`;
+}
+
 /** A service's name. Services outside the shipped catalogue keep the server's name. */
 export function serviceName(name: string): string {
   return named("service", name);

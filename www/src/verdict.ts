@@ -1,6 +1,6 @@
 import type { Scene, SceneJob } from "./scene.ts";
 import { type Comparison, inSeconds } from "./scoreboard.ts";
-import { t } from "./text.ts";
+import { ordinal, t } from "./text.ts";
 
 /** The conclusions of a demonstration, from the scenes that the pictures show. */
 
@@ -37,10 +37,10 @@ export function sentenceAt(tracks: Tracks, at: number, landed: Landed): string {
     const isOne = mine.waiting === 1;
     const outcome = landed("weir", mine.weir) ? weir.outcome(mine.weir) : undefined;
     if (outcome) {
-      const finished = { ...values, time: inSeconds(outcome.seconds), place: outcome.place };
+      const finished = { ...values, time: inSeconds(outcome.seconds), place: ordinal(outcome.place) };
       words.push(t(isOne ? "youFinishedOne" : "youFinished", finished));
       const twin = mine.twin && landed("shared", mine.twin.id) ? shared.outcome(mine.twin.id) : undefined;
-      if (twin) words.push(t("sharedFinished", { time: inSeconds(twin.seconds), place: twin.place }));
+      if (twin) words.push(t("sharedFinished", { time: inSeconds(twin.seconds), place: ordinal(twin.place) }));
     } else words.push(t(isOne ? "youJoinedOne" : "youJoined", values));
   } else if (recorded) words.push(t("recordingStarts"));
   else if (!isOver) words.push(t("floodIsIn", { total: flood(weir).length }));
