@@ -3,16 +3,17 @@ import { run } from "node:test";
 import { spec } from "node:test/reporters";
 import { onExit } from "./lifecycle.ts";
 import { root } from "./paths.ts";
-import type { NodeTests } from "./selection.ts";
+import { type NodeTests, patternOf } from "./selection.ts";
 import type { Totals } from "./totals.ts";
 
 /** Runs test files with Node's runner, each in a separate process, and shows the results as they arrive. */
 export async function runNodeTests(tests: NodeTests, env: NodeJS.ProcessEnv, totals: Totals): Promise<void> {
   const stop = new AbortController();
   const forget = onExit(() => stop.abort());
+  const pattern = tests.named === undefined ? undefined : patternOf(tests.named);
   const events = run({
     files: tests.files,
-    ...(tests.named ? { testNamePatterns: new RegExp(RegExp.escape(tests.named), "i") } : {}),
+    ...(pattern ? { testNamePatterns: pattern } : {}),
     // Most of a test's time is spent waiting for other parts.
     concurrency: Math.min(2 * availableParallelism(), 8),
     // Applies to a file and to each test in it. A server that hangs must not hang the whole run.

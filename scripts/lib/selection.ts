@@ -169,9 +169,14 @@ function isPath(file: string, name: string): boolean {
   return /[./]/.test(name) && `/${relative(root, file)}`.endsWith(`/${name.replace(/^\.?\//, "")}`);
 }
 
-/** Compares without case, and treats spaces and hyphens like the underscores of Rust's names. */
+/** Compares without case, and treats spaces, hyphens and the underscores of Rust's names alike. */
 function contains(text: string, part: string): boolean {
-  const plain = (words: string): string => words.toLowerCase().replace(/[\s-]+/g, "_");
-  const wanted = plain(part).split("::").at(-1) ?? "";
-  return wanted !== "" && plain(text).includes(wanted);
+  return patternOf(part)?.test(text) ?? false;
+}
+
+/** The pattern of titles that contain a name; undefined for an empty name. */
+export function patternOf(name: string): RegExp | undefined {
+  const words = (name.split("::").at(-1) ?? "").split(/[\s_-]+/);
+  if (words.every((word) => word === "")) return undefined;
+  return new RegExp(words.map((word) => RegExp.escape(word)).join("[\\s_-]+"), "i");
 }

@@ -3,7 +3,7 @@ import { globSync, readFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { describe, it } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
-import { select } from "../../scripts/lib/selection.ts";
+import { patternOf, select } from "../../scripts/lib/selection.ts";
 
 /** Any unit test of the crate `weir-policy`, and its file. */
 function someUnitTest(): { file: string; name: string } {
@@ -40,6 +40,14 @@ describe("npm test -- NAME", () => {
   it("selects a test by a part of its name", async () => {
     const { selection } = await select(["by a PART of its name"]);
     assert.deepEqual(selection.node, [{ files: [import.meta.filename], named: "by a PART of its name" }]);
+  });
+
+  it("runs a test by any spelling of its name", () => {
+    for (const name of ["by a PART of its name", "by_a_part_of_its_name", "of-its name"]) {
+      assert.match("selects a test by a part of its name", patternOf(name) ?? /^$/, name);
+    }
+    assert.doesNotMatch("selects a file", patternOf("a_part") ?? /^$/);
+    assert.equal(patternOf(" "), undefined);
   });
 
   it("selects a Rust unit test by any spelling of its name and by file", async () => {
