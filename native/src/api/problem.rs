@@ -196,8 +196,12 @@ impl From<ControlError> for ApiError {
     }
 }
 
-/// A message as a sentence.
+/// A message as a sentence. The name of a field stays as it is.
 fn sentence(message: &str) -> String {
+    let (first, _) = message.split_once(' ').unwrap_or((message, ""));
+    if first.contains('_') {
+        return format!("{message}.");
+    }
     let mut letters = message.chars();
     let first = letters.next().map(|first| first.to_uppercase().to_string());
     format!("{}{}.", first.unwrap_or_default(), letters.as_str())

@@ -41,7 +41,7 @@ fn the_examples_placeholder_is_refused_as_a_secret() {
     variables.insert("EDGE_SECRET".to_owned(), placeholder);
     let error = Settings::read(&variables, &root().join("weir.toml")).unwrap_err();
     assert!(
-        error.to_string().contains("EDGE_SECRET is the placeholder"),
+        error.to_string().contains("EDGE_SECRET is still the placeholder"),
         "{error}"
     );
 }

@@ -1121,6 +1121,11 @@ async fn jobs_with_a_non_text_user_have_no_holder() {
     for _ in 0..110 {
         weir.insert_by_river(json!({ "user_id": 42 }), "analysis_default")
             .await;
+        // On a slow machine, the worker would otherwise lose its job meanwhile.
+        client
+            .execute("SELECT weir_heartbeat('elsewhere')", &[])
+            .await
+            .unwrap();
     }
     let foreign = weir
         .insert_by_river(json!({ "user_id": subject }), "analysis_default")

@@ -195,7 +195,8 @@ async fn status_fits_sixty_columns_on_a_database_with_long_numbers() {
             "INSERT INTO river_job (kind, queue, args, max_attempts, scheduled_at) \
                  SELECT 'analysis:analyze', 'analysis_priority', '{}', 3, now() - interval '11111 hours' \
                  FROM generate_series(1, 100001); \
-             INSERT INTO processes (client_id, pools) VALUES ('away', '{\"analysis_priority\": 1234567890}'); \
+             INSERT INTO processes (client_id, pools, beat_at) \
+                 VALUES ('away', '{\"analysis_priority\": 1234567890}', now() + interval '10 minutes'); \
              INSERT INTO river_leader (name, leader_id, elected_at, expires_at) \
                  VALUES ('default', repeat('leader', 20), now() - interval '30 hours', now() + interval '1 hour')",
         )

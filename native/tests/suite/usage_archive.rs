@@ -131,9 +131,19 @@ async fn archived_usage_still_counts_and_is_in_the_file_once() {
         .await
         .unwrap();
     let before = counters(&client).await;
-    let (_, cursor) = usage_after(&client, UsageCursor::default(), i64::MAX)
+    // Events wait for older transactions, also of other databases.
+    let events: i64 = client
+        .query_one("SELECT count(*) FROM usage_events", &[])
         .await
-        .unwrap();
+        .unwrap()
+        .get(0);
+    let cursor = weir
+        .until("the events of the usage feed", async || {
+            let read = usage_after(&client, UsageCursor::default(), i64::MAX).await;
+            let (read, cursor) = read.unwrap();
+            (read.len() as i64 == events).then_some(cursor)
+        })
+        .await;
 
     let output = archive(&weir, 40, &file.0);
     assert!(
