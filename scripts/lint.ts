@@ -7,7 +7,7 @@ import { cargoEnvironment, requireCargo } from "./lib/cargo.ts";
 import { cargoInstalled } from "./lib/cargo-tools.ts";
 import { Failure } from "./lib/failure.ts";
 import { onExit, runMain } from "./lib/lifecycle.ts";
-import { deadLinks, filesIn } from "./lib/links.ts";
+import { deadLinks, filesIn, unknownTests } from "./lib/links.ts";
 import { options } from "./lib/options.ts";
 import { nodeBin, root } from "./lib/paths.ts";
 import { exitCodeOf, stopGroup } from "./lib/process.ts";
@@ -46,9 +46,10 @@ const checks: Record<string, Check> = {
     },
   },
   links: {
-    remedy: "correct the links above",
+    remedy: "correct the links and test names above",
     run: async () => {
-      const dead = await deadLinks(root, filesIn(root, ".md"));
+      const pages = filesIn(root, ".md");
+      const dead = [...(await deadLinks(root, pages)), ...(await unknownTests(root, pages))];
       for (const link of dead) show(link);
       return dead.length;
     },

@@ -114,9 +114,15 @@ interface Package {
 }
 
 async function cargoTestsNamed(name: string): Promise<CargoTests[]> {
+  packages ??= workspacePackages();
+  return (await packages).flatMap((each) => [...integrationTests(each, name), ...crateTests(each, name)]);
+}
+
+let packages: Promise<Package[]> | undefined;
+
+async function workspacePackages(): Promise<Package[]> {
   const metadata = await run("cargo", ["metadata", "--no-deps", "--locked", "--format-version", "1"]);
-  const { packages } = JSON.parse(metadata) as { packages: Package[] };
-  return packages.flatMap((each) => [...integrationTests(each, name), ...crateTests(each, name)]);
+  return (JSON.parse(metadata) as { packages: Package[] }).packages;
 }
 
 function integrationTests({ targets }: Package, name: string): CargoTests[] {

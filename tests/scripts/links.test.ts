@@ -3,7 +3,8 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
-import { deadLinks, filesIn } from "../../scripts/lib/links.ts";
+import { deadLinks, filesIn, testsNamedIn, unknownTests } from "../../scripts/lib/links.ts";
+import { root } from "../../scripts/lib/paths.ts";
 
 it("finds every broken link to a page, anchor, image or folder", async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "weir-links-"));
@@ -35,4 +36,19 @@ it("finds every broken link to a page, anchor, image or folder", async (t) => {
     "docs/README.md links to docs/images/gone.png",
     "docs/README.md links to gone",
   ]);
+});
+
+it("reads the tests that Markdown names", () => {
+  const page = [
+    "Run `npm test -- model`, `UPDATE_SNAPSHOTS=1 npm test -- reference.rs` or `npm test`.",
+    "```console",
+    '$ npm test -- "in any order"   # spaces count as underscores',
+    "$ npm test -- --no-skips pooler systemd",
+    "```",
+  ].join("\n");
+  assert.deepEqual(testsNamedIn(page), ["model", "reference.rs", "in any order", "pooler", "systemd"]);
+});
+
+it("finds every test that the Markdown files of this repository name", async () => {
+  assert.deepEqual(await unknownTests(root, filesIn(root, ".md")), []);
 });
