@@ -25,10 +25,10 @@ if (major < 18 || (major === 18 && minor < 19)) {
   );
 }
 
-const outdated = whatIsOutdated();
+const outdated = outdatedDependencies();
 if (outdated) {
   await installPackages(outdated);
-  const still = whatIsOutdated();
+  const still = outdatedDependencies();
   if (still) fail(`after npm ci, ${still}`, "delete node_modules and run the same command again");
 }
 
@@ -46,7 +46,7 @@ if (resolve(process.execPath) === ownNode) {
 }
 
 /** A description of how node_modules differs from the lock file; `undefined` if it does not. */
-function whatIsOutdated() {
+function outdatedDependencies() {
   const wanted = readJson(join(root, "package-lock.json"))?.packages;
   if (!wanted) fail("package-lock.json is missing or damaged", "restore it: git checkout package-lock.json");
   // npm writes this file last, so an interrupted installation does not have it.

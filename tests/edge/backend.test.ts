@@ -5,7 +5,7 @@ import { Agent, request as httpRequest } from "node:http";
 import { join } from "node:path";
 import { after, test } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
-import { whyNotGo } from "../harness/go.ts";
+import { skipWithoutGo } from "../harness/go.ts";
 import { startGo } from "./go.ts";
 import { type Edge, startEdge } from "./workerd.ts";
 
@@ -50,7 +50,7 @@ function send(url: string, { method, target, headers, body }: Sent): Promise<Ans
   });
 }
 
-const skip = whyNotGo();
+const skip = skipWithoutGo();
 const application = { folder: join(root, "tests", "edge", "backend"), file: "main.go" };
 const backend = skip ? undefined : await startGo({ after }, application);
 const edge: Edge | undefined =

@@ -13,7 +13,7 @@ import { buildRustWorker } from "../../scripts/lib/edge.ts";
 import { wrangler, wranglerEnvironment } from "../../scripts/lib/edge-server.ts";
 import { root } from "../../scripts/lib/paths.ts";
 import { run } from "../../scripts/lib/process.ts";
-import { whyNotGo } from "../harness/go.ts";
+import { skipWithoutGo } from "../harness/go.ts";
 import { freshSecrets, tokenFor } from "../harness/identity.ts";
 import { startGo } from "./go.ts";
 import { buildPackage, checkTypes } from "./package.ts";
@@ -118,7 +118,10 @@ test("the Next.js site keeps its pages, files, cookies and redirects", async () 
   assert.deepEqual(await thirty(ask, "/"), { 200: 30 });
 });
 
-test("the Go backend accepts only the edge's requests", { skip: whyNotGo(), timeout: 120_000 }, async (context) => {
+test("the Go backend accepts only the edge's requests", {
+  skip: skipWithoutGo(),
+  timeout: 120_000,
+}, async (context) => {
   const project = projectOf("go-backend");
   const backend = await startGo(context, { folder: project }, { PORT: "0", EDGE_SECRET: secrets.edge });
   const ask = await start(project, ["wrangler.toml"], { ...both, ORIGIN_URL: backend });

@@ -4,7 +4,7 @@ import { cached, makeCached, usingCache } from "../../scripts/lib/cache.ts";
 import { run } from "../../scripts/lib/process.ts";
 
 /** Why a test that builds this Go program cannot run. */
-export function whyNotGo(): string | false {
+export function skipWithoutGo(): string | false {
   try {
     execFileSync("go", ["version"], { stdio: "ignore" });
     return false;

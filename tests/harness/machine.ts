@@ -21,7 +21,7 @@ import { showOnFailure } from "./logs.ts";
 import { descendants } from "./processes.ts";
 
 /** The reason why no machine can be booted here; false where one can. */
-export function whyNoMachine(): string | false {
+export function skipWithoutMachine(): string | false {
   if (process.platform !== "linux") return "needs Linux";
   if (process.getuid?.() !== 0) return "needs root, for systemd-nspawn";
   try {

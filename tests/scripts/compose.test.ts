@@ -11,7 +11,7 @@ import { packCompose } from "../../scripts/lib/release/compose.ts";
 import { packEdge } from "../../scripts/lib/release/edge.ts";
 import { workspaceVersion } from "../../scripts/lib/release/version.ts";
 import { freshDatabase } from "../harness/database.ts";
-import { goProgram, whyNotGo } from "../harness/go.ts";
+import { goProgram, skipWithoutGo } from "../harness/go.ts";
 import { freshSecrets } from "../harness/identity.ts";
 import { required, whenOver } from "../harness/lifetime.ts";
 import { showOnFailure } from "../harness/logs.ts";
@@ -28,7 +28,7 @@ interface Model {
 }
 
 // No container runs here: the test starts the same commands with the same environment as processes of this machine.
-describe("deploy/compose.yaml", { skip: whyNotGo() }, () => {
+describe("deploy/compose.yaml", { skip: skipWithoutGo() }, () => {
   let folder: string;
   let model: Model;
   const secrets = freshSecrets();

@@ -18,7 +18,7 @@ import { until } from "../harness/until.ts";
 const [archive] = globSync(join(state, "release", "weir-v*-image.tar"));
 const program = "/usr/local/bin/weir";
 
-function whyNot(): string | false {
+function skipReason(): string | false {
   if (!archive) return "no image: npm run release -- v0.1.0 x86_64-unknown-linux-musl image";
   if (process.getuid?.() !== 0) return "needs root, for a container with the loopback interface of this machine";
   try {
@@ -43,7 +43,7 @@ function inside(service: Service): number {
   return pid;
 }
 
-describe("the image", { skip: whyNot() }, () => {
+describe("the image", { skip: skipReason() }, () => {
   const lifetime: Lifetime = { after };
   // Inside `before`, `after` runs at the end of that hook, so the first clean-up is registered here.
   whenOver(lifetime, () => {});

@@ -27,7 +27,7 @@ interface Resource {
   spec: { template: { spec: { terminationGracePeriodSeconds?: number; containers: [Container] } } };
 }
 
-function whyNot(): string | false {
+function skipReason(): string | false {
   for (const [program, ...args] of [
     ["kubectl", "version", "--client"],
     ["python3", "-m", "venv", "--help"],
@@ -46,7 +46,7 @@ function seconds(duration: string): number {
   return Number.parseInt(duration, 10);
 }
 
-describe("deploy/kubernetes", { skip: whyNot() }, () => {
+describe("deploy/kubernetes", { skip: skipReason() }, () => {
   let manifest: string;
   let deployments: Resource[];
   /** The Python that has the validator, with the schemas of Kubernetes. */

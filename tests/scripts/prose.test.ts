@@ -82,6 +82,22 @@ describe("the prose check", () => {
     assert.deepEqual(rulesIn(`${"a".repeat(71)}.rs`, "// A comment."), ["long name"]);
   });
 
+  it("finds riddles in short names, in camelCase and in types and variants", () => {
+    const declared = (kind: string, name: string): string => `${kind} ${name} {}`;
+    for (const [kind, name] of [
+      ["function", "whatIsOutdated"],
+      ["fn", "of_nobody"],
+      ["fn", "who_wait"],
+      ["struct", "WhoWaits"],
+      ["interface", "WhyNot"],
+    ] as const)
+      assert.deepEqual(rulesIn("a.rs", declared(kind, name)), ["riddle"], name);
+    assert.deepEqual(rulesIn("a.rs", "enum State {\n    Idle,\n    /// Waits.\n    WhatIsLost(u8),\n}"), ["riddle"]);
+    assert.deepEqual(rulesIn("a.ts", declared("function", "itDelaysNobodyAtAll")), ["somebody, nobody, whose"]);
+    for (const text of ["const what = 1;", "fn skip_reason() {}", "enum State {\n    Idle,\n}\nlet a = WhatIsLost;"])
+      assert.deepEqual(rulesIn("a.rs", text), [], text);
+  });
+
   it("reports the line of the sentence", () => {
     const page = "A first\nsentence. It delays\nnobody.\n\n- It delays nobody.";
     assert.deepEqual(

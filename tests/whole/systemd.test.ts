@@ -9,7 +9,7 @@ import type { Accepted, Job } from "../../www/src/generated/api.d.ts";
 import { type Database, freshDatabase } from "../harness/database.ts";
 import { freshSecrets } from "../harness/identity.ts";
 import { required, whenOver } from "../harness/lifetime.ts";
-import { Machine, whyNoMachine } from "../harness/machine.ts";
+import { Machine, skipWithoutMachine } from "../harness/machine.ts";
 import { freePort } from "../harness/ports.ts";
 import { until } from "../harness/until.ts";
 import { weir, weirEnvironment } from "../harness/weir.ts";
@@ -22,7 +22,7 @@ const secrets = freshSecrets();
 /** The maximum time for systemd or Weir to react, in milliseconds. */
 const soon = 60_000;
 
-describe("the units under a systemd", { skip: whyNoMachine() }, () => {
+describe("the units under a systemd", { skip: skipWithoutMachine() }, () => {
   let machine: Machine;
   let database: Database;
   let key: string;

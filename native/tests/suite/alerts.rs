@@ -414,7 +414,7 @@ async fn an_alert_fires_when_service_keys_are_refused() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["serve"], &[]);
     let watched = Watched::start(&process).await;
-    let wrong = [("Authorization", "Bearer weir_sk_of_nobody")];
+    let wrong = [("Authorization", "Bearer weir_sk_unknown")];
     for _ in 0..3 {
         let reply = process.ask("GET", "/api/usage", &wrong, "").await.unwrap();
         assert_eq!(reply.status, 401, "{}", reply.text);

@@ -700,7 +700,7 @@ async fn an_undecodable_path_is_refused_and_needs_a_key_first() {
     let backend = Backend::operator(&weir).await;
     let stranger = Backend {
         weir: &weir,
-        key: "weir_sk_of_nobody".to_owned(),
+        key: "weir_sk_unknown".to_owned(),
     };
     for (method, path) in [("GET", ""), ("PUT", "/plan"), ("DELETE", "/overrides/analysis")] {
         let path = format!("/admin/holders/%FF{path}");

@@ -360,7 +360,7 @@ async fn without_a_secret_no_request_is_signed_or_answered_later() {
 async fn a_job_without_a_holder_can_be_answered_later() {
     let stage = Stage::new("2s", &[]).await;
     let working = stage.work().await;
-    let job = stage.of_nobody("later").await;
+    let job = stage.insert_unowned("later").await;
     stage.begun(job, 1).await;
     let asked = stage.begun(job, 2).await;
     stage.outstanding(job).await;

@@ -559,7 +559,7 @@ async fn a_reservation_without_a_holder_row_is_settled() {
 }
 
 /// Users on the free plan, each with one job in the slot and two parked jobs.
-async fn who_wait<const N: usize>(weir: &Weir) -> [(uuid::Uuid, [i64; 3]); N] {
+async fn users_with_parked_jobs<const N: usize>(weir: &Weir) -> [(uuid::Uuid, [i64; 3]); N] {
     let mut users = Vec::new();
     for _ in 0..N {
         let user = weir.user("free").await;
@@ -584,7 +584,7 @@ async fn upgrade(client: &tokio_postgres::Client, users: &[uuid::Uuid]) {
 async fn a_plan_without_the_meter_does_not_stop_reconciliation() {
     let weir = Weir::new().await;
     let client = weir.client().await;
-    let [(_, lost), (other, others)] = who_wait(&weir).await;
+    let [(_, lost), (other, others)] = users_with_parked_jobs(&weir).await;
     upgrade(&client, &[other]).await;
     let gone = "DELETE FROM plan_limits l USING subscription_plans p WHERE l.plan_id = p.id AND p.tier::text = 'free'";
     client.execute(gone, &[]).await.unwrap();
@@ -613,7 +613,7 @@ async fn a_plan_without_the_meter_does_not_stop_reconciliation() {
 async fn a_locked_parked_job_does_not_block_other_promotions() {
     let weir = Weir::new().await;
     let client = weir.client().await;
-    let users = who_wait::<4>(&weir).await;
+    let users = users_with_parked_jobs::<4>(&weir).await;
     let mut operator = weir.client().await;
     let open = operator.transaction().await.unwrap();
     let locked: Vec<i64> = users[1].1[1..].to_vec();
@@ -713,7 +713,7 @@ async fn a_locked_users_ended_jobs_delay_no_other_settlement() {
 async fn a_failing_step_affects_no_other_step_of_maintenance() {
     let weir = Weir::new().await;
     let client = weir.client().await;
-    let [(user, jobs)] = who_wait(&weir).await;
+    let [(user, jobs)] = users_with_parked_jobs(&weir).await;
     upgrade(&client, &[user]).await;
     // A pooler's error when it loses the server, on a statement of the promoter's connection.
     client

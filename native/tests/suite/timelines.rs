@@ -37,8 +37,8 @@ async fn a_reused_job_id_has_another_idempotency_key() {
     let lost = stage.submit(before, "work").await;
     stage.weir.finished(lost, before).await;
     let (outstanding, asked) = stage.answered_later(before).await;
-    let nobodys = stage.of_nobody("later").await;
-    let lost_of_nobody = stage.begun(nobodys, 1).await;
+    let unowned = stage.insert_unowned("later").await;
+    let lost_unowned = stage.begun(unowned, 1).await;
     working.stop().await;
     lose_all_jobs(&stage.weir).await;
 
@@ -81,10 +81,10 @@ async fn a_reused_job_id_has_another_idempotency_key() {
     assert_eq!(stage.weir.finished(outstanding, after).await["output"], "its own");
 
     // The same for jobs without a holder.
-    assert_eq!(stage.of_nobody("later").await, nobodys);
-    let new = asked_again(&stage, nobodys).await;
+    assert_eq!(stage.insert_unowned("later").await, unowned);
+    let new = asked_again(&stage, unowned).await;
     assert_ne!(
-        lost_of_nobody.headers["idempotency-key"],
+        lost_unowned.headers["idempotency-key"],
         new.headers["idempotency-key"]
     );
     working.stop().await;

@@ -210,15 +210,19 @@ function lineOf(text: string, index: number): number {
   return text.slice(0, index).split("\n").length;
 }
 
-const declaration = /\b(?:fn|function|func|def|mod|const|static|FUNCTION)\s+(\w+)/g;
+const declaration =
+  /\b(?:fn|function|func|def|mod|const|static|FUNCTION|struct|enum|trait|type|class|interface)\s+(\w+)/g;
+const rustEnum = /\benum \w+[^{;]*\{\n([\s\S]*?)\n\s*\}/g;
+const variant = /^\s+([A-Z]\w*)\s*(?:[,({=]|$)/gm;
 const testTitle = /\b(?:it|test|describe)(?:\.\w+)?\(\s*(["'`])((?:\\.|(?!\1)[^\\\n])*)\1/g;
 
-/** Names of functions, modules, constants and tests. */
+/** Names of functions, modules, constants, types, variants and tests. */
 function names(text: string): Passage[] {
   const found = [...text.matchAll(declaration), ...text.matchAll(testTitle)];
-  return found.map((match) => ({
-    kind: "name",
-    text: match[2] ?? match[1] ?? "",
-    line: lineOf(text, match.index),
-  }));
+  const names = found.map((match) => ({ text: match[2] ?? match[1] ?? "", index: match.index }));
+  for (const { 0: whole, 1: body = "", index } of text.matchAll(rustEnum)) {
+    const start = index + whole.indexOf("{\n") + 2;
+    for (const match of body.matchAll(variant)) names.push({ text: match[1] ?? "", index: start + match.index });
+  }
+  return names.map(({ text: name, index }) => ({ kind: "name", text: name, line: lineOf(text, index) }));
 }

@@ -43,7 +43,10 @@ const phrases: Record<string, RegExp> = {
 /** A heading names a topic, so "What it costs" and "How long jobs stay" are good ones. */
 const topics = new Set(["relative clause as subject", "how long as statement"]);
 
-export const ruleNames = [...Object.keys(phrases), "long sentence", "long name"];
+/** Words that make a name of two words or more a riddle. */
+const riddle = /^(?:what|who|whoever|whose|why)\b|\b(?:nobody|somebody)s?\b/i;
+
+export const ruleNames = [...Object.keys(phrases), "long sentence", "long name", "riddle"];
 
 export function findingsIn({ kind, text, line }: Passage): Finding[] {
   if (kind === "name") return findingsInName(text, line);
@@ -59,10 +62,17 @@ export function findingsIn({ kind, text, line }: Passage): Finding[] {
 
 /** A name of four words or more, such as a test's, is read as a sentence. */
 function findingsInName(text: string, line: number): Finding[] {
-  const sentence = /^\w+$/.test(text) ? text.replace(/_/g, " ").replace(/^\w/, (first) => first.toUpperCase()) : text;
+  const sentence = /^\w+$/.test(text) ? wordsOf(text) : text;
   const rules = wordsIn(sentence) < 4 ? [] : rulesIn(sentence);
+  if (rules.length === 0 && wordsIn(sentence) > 1 && riddle.test(sentence)) rules.push("riddle");
   if (text.length > longestName) rules.push("long name");
   return rules.map((rule) => ({ rule, line, text }));
+}
+
+/** The words of a name in snake_case or camelCase, as a sentence. */
+function wordsOf(name: string): string {
+  const words = name.replace(/(?<=[a-z\d])(?=[A-Z])/g, " ").replace(/_/g, " ");
+  return words.replace(/^\w/, (first) => first.toUpperCase());
 }
 
 function rulesIn(sentence: string): string[] {

@@ -144,7 +144,7 @@ impl Stage {
     }
 
     /// Inserts a job without an owner, as another River client would.
-    pub async fn of_nobody(&self, what: &str) -> i64 {
+    pub async fn insert_unowned(&self, what: &str) -> i64 {
         let sql = "INSERT INTO river_job (args, kind, max_attempts, queue, state) \
                    VALUES ($1, 'test:remote', 2, 'remote_scheduled', 'available') RETURNING id";
         let (client, args) = (self.weir.client().await, json!({ "do": what }));
