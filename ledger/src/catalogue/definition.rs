@@ -35,13 +35,13 @@ pub const PLAN_ATTRIBUTES: [PlanAttribute; 2] = [
     PlanAttribute {
         name: "retention_days",
         max: 36_500,
-        absent: "without end",
+        absent: "unlimited",
     },
     // The maximum number of waiting jobs per holder and meter, parked or scheduled.
     PlanAttribute {
         name: "max_waiting",
         max: i32::MAX,
-        absent: "any number",
+        absent: "unlimited",
     },
 ];
 
@@ -237,8 +237,8 @@ mod tests {
                 "meter tokens: new, in tokens",
                 "plan hobby: lane default -> priority",
                 "plan hobby: default true -> false",
-                "plan hobby: retention_days without end -> 30",
-                "plan hobby: max_waiting any number -> 9",
+                "plan hobby: retention_days unlimited -> 30",
+                "plan hobby: max_waiting unlimited -> 9",
                 "plan hobby: slots for renders 1 -> 2",
                 "plan hobby: renders per month 10 -> 20 up to 30",
                 "plan hobby: renders per hour 2 -> unlimited",

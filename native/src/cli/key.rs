@@ -22,7 +22,7 @@ Examples:
   weir key create --name billing --scope admin --ttl 90d
   weir key create --name api --scope submit,read")]
     Create {
-        /// The key's name, as the log shows it.
+        /// The key's name, as the audit log shows it.
         #[arg(long)]
         name: String,
         /// Its scopes, separated by commas.
@@ -63,7 +63,7 @@ impl Key {
                 let key = format!("{KEY_PREFIX}{}", URL_SAFE_NO_PAD.encode(secret));
                 control::create_key(&mut client, &actor(), &name, &key, &scope, expires_at).await?;
                 print_error(&format!(
-                    "this is the only time that the key {name} is shown; `weir key revoke {name}` revokes it"
+                    "created key {name}; copy it now, it will not be shown again (revoke with `weir key revoke {name}`)"
                 ));
                 print(&format!("{key}\n"))?;
             }

@@ -77,7 +77,7 @@ Examples:
         subject: Subject,
         /// The meter's name.
         meter: String,
-        /// A limit, such as month=2000 or hour=unlimited; once for each window.
+        /// A limit, such as month=2000 or hour=unlimited; repeat for each window.
         #[arg(long = "limit", value_parser = limit)]
         limits: Vec<(Span, Option<i64>)>,
         /// The maximum number of running jobs.
@@ -102,7 +102,7 @@ Examples:
         meter: String,
         /// The amount.
         amount: i64,
-        /// The reason, for the log.
+        /// The reason, for the audit log.
         #[arg(long)]
         reason: String,
         /// When it expires, such as 2027-01-31T00:00:00Z [default: never].
@@ -124,7 +124,7 @@ Example:
         /// The amount to add.
         #[arg(allow_negative_numbers = true)]
         amount: i64,
-        /// The reason, for the log and for billing.
+        /// The reason, for the audit log and billing.
         #[arg(long)]
         reason: String,
         /// An idempotency key; a repeated key has no further effect.
@@ -138,7 +138,7 @@ Example:
     Cancel {
         /// The user's subject, as in their tokens.
         subject: Subject,
-        /// The reason, for the log.
+        /// The reason, for the audit log.
         #[arg(long)]
         reason: Option<String>,
     },

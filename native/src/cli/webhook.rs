@@ -51,7 +51,7 @@ Example:
         /// The webhook's id.
         id: Uuid,
     },
-    /// Enable a disabled webhook; it receives events from now on.
+    /// Enable a disabled webhook; it receives the events that follow.
     #[command(after_help = "\
 Example:
   weir webhook enable 0192f0c1-5a4e-7c3b-9a55-3f1c2d4e5f60")]
@@ -115,7 +115,7 @@ impl Webhook {
             } => {
                 let made = webhooks::add(client, settings, &actor, &url, &events, &thresholds).await?;
                 print_error(&format!(
-                    "webhook {} receives events from now on; this is the only time that its secret is shown",
+                    "created webhook {}; copy its secret now, it will not be shown again",
                     made.webhook.id
                 ));
                 made.secret
@@ -131,14 +131,14 @@ impl Webhook {
             Self::Rotate { id } => {
                 let made = webhooks::rotate(client, &actor, id).await?;
                 print_error(
-                    "both secrets are valid for 24 hours; this is the only time that the new one is shown",
+                    "both secrets are valid for 24 hours; copy the new one now, it will not be shown again",
                 );
                 made.secret
             }
             Self::Enable { id } => if control::enable_webhook(client, &actor, id).await? {
-                "it receives events from now on"
+                "webhook enabled"
             } else {
-                "it was not disabled"
+                "webhook was already enabled"
             }
             .to_owned(),
             Self::Remove { id } => {
@@ -195,7 +195,7 @@ async fn tested(client: &Client, test: &TestDelivery) -> CommandResult {
         }
         if started.elapsed() > PATIENCE {
             let message = format!(
-                "{} has not been attempted yet; check that a `weir work` or `weir up` with WEBHOOK_WORKERS of 1 or more runs",
+                "{} has not been attempted yet; check that `weir work` or `weir up` is running with WEBHOOK_WORKERS ≥ 1",
                 test.event
             );
             break (message, ExitCode::FAILURE);

@@ -1322,7 +1322,7 @@ export interface components {
             amount: number;
             /** @description The meter's name. */
             meter: string;
-            /** @description The reason, for the log and for billing. */
+            /** @description The reason, for the audit log and billing. */
             reason: string;
         };
         /** @description An amount beyond the plan. */
@@ -1339,7 +1339,7 @@ export interface components {
             expires_at?: string | null;
             /** @description The meter's name. */
             meter: string;
-            /** @description The reason, for the log. */
+            /** @description The reason, for the audit log. */
             reason: string;
         };
         /** @description The quota that an attempt requests: `more` than it has, or a `total`. Repeating a `total` changes nothing. */

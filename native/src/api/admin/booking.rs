@@ -31,7 +31,7 @@ pub(super) struct WantedAdjustment {
     /// The amount to add. A negative amount is a refund. Not 0.
     #[schema(minimum = -999_999_999_999_999_i64, maximum = 999_999_999_999_999_i64)]
     amount: i64,
-    /// The reason, for the log and for billing.
+    /// The reason, for the audit log and billing.
     #[schema(min_length = 1)]
     reason: String,
 }
@@ -110,7 +110,7 @@ pub(super) struct WantedAmount {
     amount: i64,
     /// When it expires. Default: never.
     expires_at: Option<Timestamp>,
-    /// The reason, for the log.
+    /// The reason, for the audit log.
     #[schema(min_length = 1)]
     reason: String,
 }
