@@ -39,7 +39,7 @@ impl HeldBack {
             Self::HoldersAtLimit => "holders at limit",
             Self::RetryLater => "retry later",
             Self::ScheduledLater => "scheduled later",
-            Self::NothingWaits => "nothing waits",
+            Self::NothingWaits => "no jobs waiting",
         }
     }
 }

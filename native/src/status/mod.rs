@@ -13,7 +13,7 @@ pub use held_back::HeldBack;
 pub use lanes::{LaneState, Lanes, ServiceLanes, lanes};
 pub use look::cache_duration;
 pub use overview::{LastMinute, Leader, Maintenance, Overview, overview};
-pub(crate) use short::{duration, number, per_second, slots, wait};
+pub(crate) use short::{duration, number, per_second, slots};
 pub use text::{overview_text, user_text, wrapped};
 pub use user::{UserShare, UserStatus, WindowShare, user};
 pub use vacuum::Vacuum;

@@ -49,19 +49,9 @@ pub(crate) fn slots(count: i64) -> String {
     format!("{} {}", number(count), if count == 1 { "slot" } else { "slots" })
 }
 
-/// A number of jobs with the verb.
-pub(crate) fn wait(count: i64) -> String {
-    format!("{} {}", number(count), if count == 1 { "waits" } else { "wait" })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_job_waits() {
-        assert_eq!([wait(0), wait(1), wait(2)], ["0 wait", "1 waits", "2 wait"]);
-    }
 
     #[test]
     fn numbers_and_durations_stay_short() {

@@ -10,7 +10,7 @@ use weir_policy::lane::Lane;
 use super::held_back::HeldBack;
 use super::lanes::{LaneState, ServiceLanes};
 use super::overview::Overview;
-use super::short::{duration, number, per_second, slots, wait};
+use super::short::{duration, number, per_second, slots};
 use super::user::UserStatus;
 
 /// Fits half of a laptop's screen, and a phone's whole screen.
@@ -24,10 +24,10 @@ const LABEL: usize = 13;
 pub fn overview_text(status: &Overview, leads_river: bool) -> String {
     let minute = status.last_minute;
     let waiting = match status.lanes.parked {
-        0 => String::from("no job waits"),
+        0 => String::from("no jobs waiting"),
         parked => format!(
-            "{}, the oldest {}",
-            wait(parked),
+            "{} waiting, the oldest {}",
+            number(parked),
             duration(status.lanes.oldest_turn_ms)
         ),
     };
@@ -36,7 +36,7 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
          leader       {}\n\
          maintenance  {}\n\
          finished     {} in the last minute, {} a second\n\
-         failed       {} in the last minute, {} for a retry\n\
+         failed       {} in the last minute, {} waiting to retry\n\
          slots        {} in use, {waiting}\n",
         status.at.strftime("%Y-%m-%d %H:%M:%S UTC"),
         leader(status, leads_river),
@@ -44,7 +44,7 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
         number(minute.finished()),
         per_second(minute.finished()),
         number(minute.failed),
-        wait(status.retrying),
+        number(status.retrying),
         number(status.lanes.slots_in_use),
     );
     for (index, line) in status.vacuum.lines().iter().enumerate() {
@@ -104,9 +104,9 @@ fn service_text(
     held_back: Option<&BTreeMap<&'static str, HeldBack>>,
 ) -> String {
     let use_of_slots = format!(
-        ": {} in use, {} for one",
+        ": {} in use, {} waiting for a slot",
         slots(service.slots_in_use),
-        wait(service.parked)
+        number(service.parked)
     );
     let mut text = format!("\n{}{use_of_slots}\n", cut(name, WIDTH - use_of_slots.len()));
     let mut table = Table::new();

@@ -116,7 +116,7 @@ async fn the_pages_show_waiting_jobs_and_their_holders() {
         &overview,
         &[
             "<strong>none</strong>; start <code>weir schedule</code>",
-            "analysis: 4 slots in use, 2 wait for one",
+            "analysis: 4 slots in use, 2 waiting for a slot",
             "specview: 0 slots in use",
             "<td class=\"held\">no workers</td>",
             "http-equiv=\"refresh\" content=\"5\"",

@@ -72,9 +72,9 @@ fn whole(status: &Overview, leads_river: bool) -> Markup {
         None => no_process(),
     };
     let waiting = match status.lanes.parked {
-        0 => "no job waits for a slot".to_owned(),
+        0 => "no jobs waiting for a slot".to_owned(),
         parked => format!(
-            "{} wait for a slot, the oldest for {}",
+            "{} waiting for a slot, the oldest for {}",
             number(parked),
             duration(status.lanes.oldest_turn_ms)
         ),
@@ -90,7 +90,7 @@ fn whole(status: &Overview, leads_river: bool) -> Markup {
             "failed",
             html! {
                 a href="/console/failures" { (number(minute.failed)) " in the last minute" }
-                ", " (number(status.retrying)) " wait for their next attempt"
+                ", " (number(status.retrying)) " waiting to retry"
             },
         ),
         (
@@ -147,9 +147,9 @@ fn service(status: &Overview, name: &str) -> Markup {
         }
     };
     let caption = format!(
-        "{name}: {} in use, {} for one",
+        "{name}: {} in use, {} waiting for a slot",
         status::slots(state.slots_in_use),
-        status::wait(state.parked)
+        status::number(state.parked)
     );
     let columns = ["lane", "held back by", "queued", "running / workers", "oldest"];
     page::table(&caption, &columns, &rows)
