@@ -104,7 +104,7 @@ const COUNTERS: [(&str, &str); 19] = [
     ),
     (
         "weir_attempts_total",
-        "Attempts that ended, by service and outcome (completed, failed, discarded, cancelled, timed_out, fenced_out, broken_off; outstanding: the handler answers later)",
+        "Attempts that ended, by service and outcome (completed, failed, discarded, cancelled, timed_out, fenced_out, aborted; outstanding: the handler answers later)",
     ),
     (
         "weir_orphans_total",
@@ -380,7 +380,7 @@ pub(crate) const OUTCOMES: [&str; 8] = [
     "cancelled",
     "fenced_out",
     "timed_out",
-    "broken_off",
+    "aborted",
 ];
 
 /// Adds the edge's counts. An empty report makes the counters start at zero.

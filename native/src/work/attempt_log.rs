@@ -114,7 +114,7 @@ impl<'a> AttemptLog<'a> {
 impl Drop for AttemptLog<'_> {
     fn drop(&mut self) {
         if !self.is_ended {
-            self.log_end("broken_off", None, None);
+            self.log_end("aborted", None, None);
         }
     }
 }

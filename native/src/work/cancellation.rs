@@ -45,7 +45,7 @@ pub(super) fn current_attempt() -> CancellationToken {
 /// The attempt was cancelled and continued.
 #[derive(Debug, thiserror::Error)]
 #[error("the attempt was cancelled and did not stop")]
-struct BrokenOff;
+struct Aborted;
 
 /// Decides which cancellations are obeyed.
 pub(super) struct Cancellations {
@@ -73,7 +73,7 @@ impl Cancellations {
         let outcome = tokio::select! {
             biased;
             outcome = CURRENT_ATTEMPT.scope(token.clone(), attempt) => outcome,
-            () = self.cancel(river, job.id, &token, &mut was_forged) => Err(WorkError::new(BrokenOff)),
+            () = self.cancel(river, job.id, &token, &mut was_forged) => Err(WorkError::new(Aborted)),
         };
         let river_cancels =
             river.is_cancelled() && !matches!(outcome, Ok(WorkOutcome::Complete | WorkOutcome::Cancel));

@@ -263,7 +263,7 @@ async fn an_interrupted_attempt_cannot_answer_for_its_successor() {
     let working = stage.work().await;
     let who = stage.user().await;
     let job = stage.submit(who, "hold").await;
-    let broken_off = stage.begun(job, 1).await;
+    let aborted = stage.begun(job, 1).await;
     working.stop().await;
     stage.let_go();
     let working = stage.work().await;
@@ -271,7 +271,7 @@ async fn an_interrupted_attempt_cannot_answer_for_its_successor() {
     let again = stage.asked(job).pop().unwrap();
     assert_eq!((again.attempt, stage.asked(job).len()), (1, 2));
     assert_eq!(
-        stage.refused(&broken_off, "complete", &json!({}), 409).await,
+        stage.refused(&aborted, "complete", &json!({}), 409).await,
         TRIED_AGAIN
     );
     stage.report(&again, "complete", &json!({})).await;

@@ -774,8 +774,8 @@ async fn an_aborted_cancellation_is_logged_up_to_its_abort() {
         .unwrap();
     let holders = weir.context.holders().await.unwrap();
     let account = User::of(holders, user.to_string().parse().unwrap());
-    let broken_off = control::cancel_waiting(&mut client, "shell:test", &account, None).await;
-    assert!(broken_off.is_err());
+    let aborted = control::cancel_waiting(&mut client, "shell:test", &account, None).await;
+    assert!(aborted.is_err());
     let logged =
         "SELECT (after ->> 'cancelled')::bigint AS cancelled FROM admin_log WHERE action = 'jobs.cancel'";
     let logged = client.query(logged, &[]).await.unwrap();
