@@ -27,11 +27,11 @@ const checks: Record<string, Check> = {
     run: () => check("cargo", ["fmt", "--all", "--check"]),
   },
   biome: {
-    remedy: "npm run format, then correct by hand what it leaves",
+    remedy: "npm run format, then fix the remaining errors by hand",
     run: () => check(join(nodeBin, "biome"), ["check", "--error-on-warnings", "."]),
   },
   "api-types": {
-    remedy: "make the API's types again: npm run generate",
+    remedy: "regenerate the API types: npm run generate",
     run: async () => ((await apiTypesAreFresh()) ? 0 : 1),
   },
   types: {

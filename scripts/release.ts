@@ -37,7 +37,7 @@ await runMain(async () => {
   if (version !== expected)
     throw new Failure(
       `"${version}" is not the version of Cargo.toml, ${expected}`,
-      `name that one (npm run release -- ${expected}), or correct Cargo.toml`,
+      `pass that version (npm run release -- ${expected}), or correct Cargo.toml`,
     );
   const { host } = await rustVersion();
   const binary = (target: string) => [target, () => packBinary(version, target, output)] as const;
@@ -46,7 +46,7 @@ await runMain(async () => {
   if (unknown)
     throw new Failure(
       `a release has no part "${unknown}"`,
-      `name some of ${Object.keys(parts).join(", ")}, or nothing`,
+      `pass one or more of ${Object.keys(parts).join(", ")}, or none for all`,
     );
   const wanted = named.length > 0 ? named : [host, "edge", "packages", "compose", "sbom", "sums", "notes"];
   if (named.length === 0) await rm(output, { recursive: true, force: true });

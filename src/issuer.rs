@@ -241,17 +241,17 @@ fn text(members: &Map<String, Value>, name: &str, fail: &mut impl FnMut(&str)) -
     let value = members.get(name)?;
     let text = value.as_str().map(str::trim).filter(|text| !text.is_empty());
     if text.is_none() {
-        fail(&format!(".{name}: expected text"));
+        fail(&format!(".{name}: expected a string"));
     }
     text.map(str::to_owned)
 }
 
-/// A member that is a text or a list of texts, if it is set.
+/// A field that is a string or a list of strings, if it is set.
 fn texts(members: &Map<String, Value>, name: &str, fail: &mut impl FnMut(&str)) -> Option<Vec<String>> {
     let value = members.get(name)?;
     let texts = texts_of(value).filter(|texts| texts.first().is_some_and(|text| !text.is_empty()));
     if texts.is_none() {
-        fail(&format!(".{name}: expected text or a list of texts"));
+        fail(&format!(".{name}: expected a string or a list of strings"));
     }
     texts
 }

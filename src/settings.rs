@@ -143,14 +143,14 @@ impl<'a> Reader<'a> {
     pub(crate) fn text(&mut self, name: &str) -> Option<String> {
         match self.value(name)? {
             Value::String(text) => Some(text.trim().to_owned()),
-            other => self.wrong_type(name, other, "text"),
+            other => self.wrong_type(name, other, "a string"),
         }
     }
 
-    /// A setting that is one text or a list of texts.
+    /// A setting that is a string or a list of strings.
     pub(crate) fn texts(&mut self, name: &str) -> Option<Vec<String>> {
         let value = self.value(name)?;
-        texts_of(value).or_else(|| self.wrong_type(name, value, "text or a list of texts"))
+        texts_of(value).or_else(|| self.wrong_type(name, value, "a string or a list of strings"))
     }
 
     /// A setting that is one word or number.
@@ -167,7 +167,7 @@ impl<'a> Reader<'a> {
             Value::Null => "null",
             Value::Bool(_) => "a boolean",
             Value::Number(_) => "a number",
-            Value::String(_) => "text",
+            Value::String(_) => "a string",
             Value::Array(_) => "a list of something else",
             Value::Object(_) => "an object or another binding",
         };
@@ -244,7 +244,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A list: texts separated by commas, or a list of texts.
+    /// A list: texts separated by commas, or a list of strings.
     pub(crate) fn parsed<T: FromStr<Err: Display>>(&mut self, name: &str, default: &str) -> Option<T> {
         let text = if self.is_set(name) {
             self.texts(name)?.join(",")
@@ -285,7 +285,7 @@ pub(crate) fn is_empty(value: &Value) -> bool {
     value.is_null() || value.as_str().is_some_and(|text| text.trim().is_empty())
 }
 
-/// A text or a list of texts that are not empty, trimmed; `None` for another value.
+/// A string or a list of strings that are not empty, trimmed; `None` for another value.
 pub(crate) fn texts_of(value: &Value) -> Option<Vec<String>> {
     match value {
         Value::String(text) => Some(vec![text.trim().to_owned()]),

@@ -50,7 +50,7 @@ export async function choosePorts(wanted: readonly Wanted[]): Promise<number[]> 
   if (taken.length > 0) {
     const words = taken.map(({ port, what, name }) => `port ${port} for ${what} (${name}) is in use`).join("; ");
     const others = taken.map(({ name, port }) => `${name}=${port + 1000}`).join(" ");
-    throw new Failure(words, `stop what listens there, or choose other ports: ${others} npm start`);
+    throw new Failure(words, `stop the process that uses this port, or choose other ports: ${others} npm start`);
   }
   const chosen = new Set(named.values());
   const ports: number[] = [];
@@ -70,7 +70,7 @@ async function nextFree({ name, usual, what }: Wanted, chosen: ReadonlySet<numbe
   }
   throw new Failure(
     `ports ${usual} to ${usual + farthest - 1} for ${what} are all in use`,
-    `stop what listens there, or name another one: ${name}=${usual + 1000} npm start`,
+    `stop the process that uses this port, or choose another: ${name}=${usual + 1000} npm start`,
   );
 }
 

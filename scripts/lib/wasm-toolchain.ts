@@ -41,13 +41,13 @@ async function hasTarget(): Promise<boolean> {
 
 async function addTarget(): Promise<boolean> {
   if ((await attempt("rustup", ["--version"])).code !== 0) return false;
-  // A closed network may never answer, so the wait is short if there is an alternative.
+  // Offline, the request may hang, so the timeout is short if there is a fallback.
   const timeout = (await hasDebianRust()) ? 45_000 : 300_000;
   return step(`adding Rust's ${wasmTarget} target by rustup`, async (pulse) => {
     const outcome = await attempt("rustup", ["target", "add", wasmTarget], { pulse, timeout, log: "rustup" });
     if (outcome.code === 0 && (await hasTarget())) return true;
     const why = outcome.timedOut ? `no answer in ${timeout / 1000} s` : outcome.output.trim().split("\n").at(-1);
-    say(`  rustup could not: ${why}`);
+    say(`  rustup failed: ${why}`);
     return false;
   });
 }
