@@ -33,7 +33,7 @@ await runMain(async () => {
   ];
   const secrets = await developmentSecrets();
   await claimRunFile();
-  // Ports that the user has set are checked before the build, so that a conflict is reported at once.
+  // Ports that the user has set are checked before the build, so that a conflict is reported immediately.
   await choosePorts(wanted.filter(({ name }) => process.env[name]));
   const weir = await buildNative();
   await buildEdge(quickly);
@@ -63,7 +63,7 @@ async function startParts(options: {
   const log = {
     postgres: partLog("postgres", { verbose }),
     origin: partLog("origin", { verbose }),
-    // Errors of the edge's build are shown at once, to developers of the edge.
+    // Errors of the edge's build are shown immediately, to developers of the edge.
     edge: partLog("edge", { verbose, notable: /\[ERROR\]/ }),
   };
   const parts: { log: PartLog; ended: Promise<string> }[] = [];

@@ -50,7 +50,7 @@ await runMain(async () => {
 
   // Files that a failed or killed test leaves in the temporary folder are removed with the run's folder.
   const env: NodeJS.ProcessEnv = { ...process.env, WEIR_TEST_FOLDER: folder, TMPDIR: folder };
-  // Before any build, so that a missing browser is reported at once.
+  // Before any build, so that a missing browser is reported immediately.
   if (uses("browser")) env.WEIR_TEST_CHROMIUM = await chromium();
   if (uses("scripts", "whole", "browser", "chaos")) env.WEIR_TEST_BINARY = await buildNative();
   if (uses("scripts", "whole", "browser", "edge")) await buildEdge();

@@ -100,7 +100,7 @@ pub(crate) enum EnforcementMode {
 pub(crate) enum Unmatched {
     /// The page's files answer them.
     Assets,
-    /// They are answered 404.
+    /// They get a 404.
     NotFound,
     /// They are forwarded as those of this route.
     Forward(Box<Route>),

@@ -232,7 +232,7 @@ struct ApiRequest<'a> {
     credentials: CredentialHeaders<'a>,
     traceparent: Option<&'a str>,
     opens_websocket: bool,
-    /// The header `Weir-Drill-Panic`: `trap` is a trap without a panic, anything else a panic.
+    /// The `Weir-Drill-Panic` header: `trap` is a trap without a panic, anything else a panic.
     drill: Option<&'a str>,
     address: AddressHeaders<'a>,
 }

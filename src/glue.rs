@@ -31,7 +31,7 @@ extern "C" {
 
     fn facts(request: &Request, read: &Names) -> String;
 
-    /// The header `Cache-Control` of a response.
+    /// The `Cache-Control` header of a response.
     #[wasm_bindgen(js_name = cacheControl)]
     pub(crate) fn cache_control(response: &Response) -> Option<String>;
 

@@ -204,7 +204,7 @@ fn expected(
 ) -> Expected {
     let issuer = text(members, "issuer", fail);
     if !members.contains_key("issuer") {
-        fail(".issuer: expected the claim `iss` of its tokens");
+        fail(".issuer: expected the `iss` claim of its tokens");
     }
     if issuer.as_deref().is_some_and(|issuer| !issuer.contains("://")) {
         // The first issuer may have users such as `auth0|17`.

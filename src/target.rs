@@ -39,7 +39,7 @@ impl<'a> Target<'a> {
         self.scheme
     }
 
-    /// Scheme, host and port, as in the header `Origin`.
+    /// Scheme, host and port, as in the `Origin` header.
     pub(crate) fn origin(&self) -> &'a str {
         self.origin
     }

@@ -3,7 +3,7 @@
 /// The trace context that is forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Trace {
-    /// The header `traceparent` for the origin: the client's trace, if it sent one, with the edge as parent.
+    /// The `traceparent` header for the origin: the client's trace, if it sent one, with the edge as parent.
     pub(crate) traceparent: String,
     /// Whether the trace is the client's, so that its `tracestate` is forwarded too.
     pub(crate) continued: bool,

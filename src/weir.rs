@@ -77,8 +77,8 @@ impl Weir {
     /// Without `ROUTES`, all anonymous requests share the limit `ANON_LIMIT` per address and window. Users have none. With
     /// `ROUTES`, each route has its own limits, and requests that match no route are not limited.
     ///
-    /// An error of the handler is answered 502 and logged as `origin_unreachable`. Invalid settings are answered 500, and
-    /// all of their errors are logged.
+    /// An error of the handler gets a 502 and is logged as `origin_unreachable`. Invalid settings get a 500, and all of
+    /// their errors are logged.
     ///
     /// # Errors
     /// When the runtime cannot create a response.

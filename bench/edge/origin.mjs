@@ -1,4 +1,4 @@
-// The origin of the measurements, as a separate process: reads the body and answers at once.
+// The origin of the measurements, as a separate process: reads the body and answers immediately.
 import { createServer } from "node:http";
 
 const answer = JSON.stringify({ job: { id: 17, service: "analysis", status: "queued" }, quota: null });

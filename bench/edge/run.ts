@@ -58,7 +58,7 @@ async function measure(): Promise<Result[]> {
   // Storage is on disk, as is the runtime's default, or in memory. In memory, a write costs almost nothing, which no
   // real storage of objects can offer, so that only the code is measured.
   const storage = mkdtempSync(join(inMemory ? "/dev/shm" : tmpdir(), "weir-bench-"));
-  // At a signal, Miniflare kills its runtime and ends this process at once. Only an exit handler runs after that.
+  // At a signal, Miniflare kills its runtime and ends this process immediately. Only an exit handler runs after that.
   process.once("exit", () => rmSync(storage, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 }));
   const field = await startField(storage, before);
   onExit(() => field.close());
@@ -76,7 +76,9 @@ async function measure(): Promise<Result[]> {
   say(
     `beside it   hono ${local("hono")} + hono-rate-limiter ${local("hono-rate-limiter")} + @hono-rate-limiter/cloudflare ${local("@hono-rate-limiter/cloudflare")}; see peers/`,
   );
-  say(`load        autocannon ${local("autocannon")}, 16 connections, POST of 94 bytes, origin answers 202 at once`);
+  say(
+    `load        autocannon ${local("autocannon")}, 16 connections, POST of 94 bytes, origin returns 202 immediately`,
+  );
 
   const rounds = quick ? 3 : 7;
   const seconds = quick ? 1 : 3;

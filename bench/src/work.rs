@@ -96,7 +96,7 @@ pub(crate) async fn work(settings: &Settings, effort: Effort) -> Result<Report, 
     Ok(Report { conditions, lines })
 }
 
-/// The cost of an event per job, delivered to a webhook that answers at once.
+/// The cost of an event per job, delivered to a webhook that answers immediately.
 async fn with_webhook(
     settings: &Settings,
     stage: &Stage,

@@ -156,8 +156,8 @@ func (c Client) FailTx(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, fa
 	return outcome, nil
 }
 
-// Progress records the progress of an attempt, from 0 to 1, or returns ErrFencedOut. Others see it at once, because it
-// runs outside the job's transaction.
+// Progress records the progress of an attempt, from 0 to 1, or returns ErrFencedOut. Others see it immediately, because
+// it runs outside the job's transaction.
 func (c Client) Progress(ctx context.Context, pool *pgxpool.Pool, job *rivertype.JobRow, fraction float64, message string) error {
 	sql := "SELECT " + c.function("weir_progress") + "($1, $2, $3::float8, $4, $5::timestamptz)"
 	var outcome string

@@ -1,4 +1,4 @@
-// Submits jobs to Weir and works them, in your own transactions (the package `postgres`).
+// Submits jobs to Weir and works them, in your own transactions (the `postgres` package).
 //
 // A submitted job exists if and only if your transaction commits. The same holds for what a worker writes and the
 // completion of its job. Limits hold across all programs and languages, because the database decides.

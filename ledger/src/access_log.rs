@@ -1,4 +1,4 @@
-//! The access log: lines about single requests, attempts and jobs. Each job writes several, so the setting `ACCESS_LOG`
+//! The access log: lines about single requests, attempts and jobs. Each job writes several, so the `ACCESS_LOG` setting
 //! decides which lines are written, independent of the log level.
 
 /// Writes a line of the access log: as a warning if `$is_notable`, else as an ordinary line. Each job or request writes

@@ -8,7 +8,7 @@ use bytes::BytesMut;
 use parking_lot::Mutex;
 use postgres_types::{FromSql, IsNull, Kind, ToSql, Type, to_sql_checked};
 
-/// The name of a meter: the column `event_type` of the quota tables.
+/// The name of a meter: the `event_type` column of the quota tables.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Meter(&'static str);
 

@@ -11,7 +11,7 @@ use crate::meter::interned;
 /// A plan's settings for a holder's jobs of one meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Its name: the column `tier`.
+    /// Its name: the `tier` column.
     pub name: &'static str,
     /// The lane of its holders' jobs.
     pub lane: Lane,

@@ -112,7 +112,7 @@ pub struct Excess {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// Accepted, with a slot: the job is available to workers at once.
+    /// Accepted, with a slot: the job is available to workers immediately.
     Admitted,
     /// Accepted without a slot: the job waits for one of its holder's slots.
     Parked,
@@ -150,7 +150,7 @@ impl Account {
         capacities.min().unwrap_or(i64::MAX)
     }
 
-    /// Whether the next job may start at once. It may not while other jobs of the holder wait, because it would
+    /// Whether the next job may start immediately. It may not while other jobs of the holder wait, because it would
     /// overtake them.
     #[must_use]
     pub fn has_free_slot(&self) -> bool {

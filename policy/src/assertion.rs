@@ -1,4 +1,4 @@
-//! The edge's signed statement to the origin about the caller: a JWT (RFC 7519, HS256) in the header [`HEADER`]. It is
+//! The edge's signed statement to the origin about the caller: a JWT (RFC 7519, HS256) in the [`HEADER`] header. It is
 //! bound to one method, path and query, and valid for [`LIFETIME_SECS`]. It has a digest of path and query, so that its
 //! length does not depend on theirs.
 //!
@@ -22,14 +22,14 @@ use crate::subject::{Identity, Subject};
 /// The request header that carries an assertion.
 pub const HEADER: &str = "weir-assertion";
 
-/// The claim `iss` of every assertion.
+/// The `iss` claim of every assertion.
 pub const ISSUER: &str = "weir-edge";
 
-/// The claim `aud` of every assertion about a client.
+/// The `aud` claim of every assertion about a client.
 pub const AUDIENCE: &str = "weir-origin";
 
-/// The claim `aud` of assertions about the edge itself. It differs so that an assertion about a client is never
-/// valid as one about the edge, nor the other way round.
+/// The `aud` claim of assertions about the edge itself. It differs so that an assertion about a client is never valid
+/// as one about the edge, nor the other way round.
 const OWN_AUDIENCE: &str = "weir-origin/edge";
 
 /// The lifetime of an assertion, in seconds.
@@ -153,7 +153,7 @@ impl AssertionKey {
         })
     }
 
-    /// The key's id for the header `kid`: 16 hexadecimal digits.
+    /// The key's id for the `kid` header: 16 hexadecimal digits.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -220,7 +220,7 @@ fn target_digest(path_and_query: &str) -> String {
     URL_SAFE_NO_PAD.encode(Sha256::digest(path_and_query))
 }
 
-/// The claim `act` (RFC 8693, 4.1): the acting user, if that is not the subject.
+/// The `act` claim (RFC 8693, 4.1): the acting user, if that is not the subject.
 #[derive(Serialize, Deserialize)]
 struct Actor {
     sub: Subject,
@@ -251,7 +251,7 @@ pub fn sign(
     )
 }
 
-/// As [`sign`], with claims of the user's token under the claim `claims`.
+/// As [`sign`], with claims of the user's token under the `claims` claim.
 ///
 /// # Errors
 /// As [`sign`].
@@ -275,7 +275,7 @@ pub fn sign_with_claims(
     )
 }
 
-/// Signs an assertion about the edge itself, for one of its requests. `id` becomes the claim `jti`.
+/// Signs an assertion about the edge itself, for one of its requests. `id` becomes the `jti` claim.
 ///
 /// # Errors
 /// As [`sign`].

@@ -58,10 +58,10 @@ pub struct Route {
     pub limits: Vec<LimitGroup>,
     /// Whether anonymous requests are refused.
     pub signed_in: bool,
-    /// Whether the header `Authorization` passes to the origin. The edge then leaves tokens that it cannot verify to
+    /// Whether the `Authorization` header passes to the origin. The edge then leaves tokens that it cannot verify to
     /// the origin.
     pub passes_authorization: bool,
-    /// Whether the header `Cookie` passes to the origin.
+    /// Whether the `Cookie` header passes to the origin.
     pub passes_cookie: bool,
     /// The name of its origin; `None` for the default one.
     pub origin: Option<String>,

@@ -33,7 +33,7 @@ pub const MAX_KEYS: usize = 32;
 pub struct Expected {
     /// The required claim `iss`.
     pub issuer: Option<String>,
-    /// The accepted audiences. The claim `aud` must name one of them.
+    /// The accepted audiences. The `aud` claim must name one of them.
     pub audiences: Option<Vec<String>>,
     /// Other required claims.
     pub claims: Vec<RequiredClaim>,
@@ -105,9 +105,9 @@ pub enum IssueError {
 /// An authenticated user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// The user, by the claim `sub`, and the holder.
+    /// The user, by the `sub` claim, and the holder.
     pub identity: Identity,
-    /// The claim `exp`.
+    /// The `exp` claim.
     pub expires_at: u64,
     /// The kept claims that the token has.
     pub claims: BTreeMap<String, Value>,
@@ -284,7 +284,7 @@ impl Claims {
         }
     }
 
-    /// Whether the claim `aud`, one text or several (RFC 7519, 4.1.3), names one of these audiences.
+    /// Whether the `aud` claim, one text or several (RFC 7519, 4.1.3), names one of these audiences.
     fn is_for(&self, audiences: &[String]) -> Result<bool, TokenError> {
         let reason = TokenError::Malformed("its aud claim is neither a string nor a list of strings");
         let named = match self.named("aud") {
@@ -322,7 +322,7 @@ const OTHER_TOKEN_TYPES: [&str; 6] = [
     "id_token",
 ];
 
-/// Whether the header `typ` declares something other than an access token (RFC 8725, 3.11; RFC 9068).
+/// Whether the `typ` header declares something other than an access token (RFC 8725, 3.11; RFC 9068).
 fn is_not_access_token(typ: &str) -> bool {
     let typ = typ.to_ascii_lowercase();
     let typ = typ.strip_prefix("application/").unwrap_or(&typ);
@@ -444,8 +444,8 @@ pub fn verify(keys: &Keys, token: &str, expected: &Expected, now_unix_secs: u64)
     Err(refused)
 }
 
-/// The claim `iss` of a token that is not verified. Any client can write it. It only selects the keys that must verify the
-/// token.
+/// The `iss` claim of a token that is not verified. Any client can write it. It only selects the keys that must verify
+/// the token.
 pub fn claimed_issuer(token: &str) -> Option<String> {
     if token.len() > MAX_BYTES {
         return None;

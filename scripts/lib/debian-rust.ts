@@ -12,7 +12,7 @@ import { type Pulse, step } from "./progress.ts";
 const layout = 1;
 const nameOf = (version: string): string => `rust-wasm-debian-${version}-${layout}`;
 
-/** The oldest compiler that builds the crate `worker`. */
+/** The oldest compiler that builds the `worker` crate. */
 const oldestMinor = 91;
 
 const otherwise =

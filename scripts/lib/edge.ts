@@ -34,7 +34,7 @@ const wasmFeatures = [
 export const quickly = { WEIR_EDGE_BUILD: "quick" };
 
 /**
- * Builds the Worker into build/ and the page into dist/. Returns at once when nothing has changed. Tests and
+ * Builds the Worker into build/ and the page into dist/. Returns immediately when nothing has changed. Tests and
  * deployments use an optimised build. With `quickly` in the environment, as for `wrangler dev`, any existing build will
  * do.
  */

@@ -1,7 +1,7 @@
 import { Failure } from "./failure.ts";
 import { sleep } from "./sleep.ts";
 
-/** Polls a URL until it answers 200. Throws if that takes longer than `within` milliseconds. */
+/** Polls a URL until it returns 200. Throws if that takes longer than `within` milliseconds. */
 export async function untilOk(url: string, within: number): Promise<void> {
   const deadline = Date.now() + within;
   let last = "no answer";

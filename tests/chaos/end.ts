@@ -4,7 +4,7 @@ import type { Installation } from "./installation.ts";
 
 /**
  * A River client in Go has no heartbeat, so the jobs of a dead one are taken over after an hour. For clients that are
- * known to be dead, this ends the hour at once.
+ * known to be dead, this ends the hour immediately.
  */
 export async function bury(admin: postgres.Sql, { dead }: Installation): Promise<void> {
   // The session may have started while the database was read-only.

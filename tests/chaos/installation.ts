@@ -126,7 +126,7 @@ function fleet(installation: Installation, file: string, name: string, onLine: (
       env: { ...process.env, DATABASE_URL: installation.url },
       untilStdinEnds: true,
     }),
-    // The example ends at once if it cannot connect.
+    // The example ends immediately if it cannot connect.
     mayEnd: (code) => code === 1,
     onLine,
     onGone: (start) => installation.dead.add(called(start)),

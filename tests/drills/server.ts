@@ -61,7 +61,7 @@ export async function startDatabaseBehindProxy(
   };
   let server: Postgres = await startPostgres(options);
   whenOver(lifetime, () => server.service.stop());
-  // Callers request a session and use it at once, so this waits as long as a busy machine needs.
+  // Callers request a session and use it immediately, so this waits as long as a busy machine needs.
   const admin = (): postgres.Sql => session(server.url("weir"), { connect_timeout: 60 });
   // A superuser could use the connections that are reserved for superusers.
   const setup = postgres(server.url("postgres"), { max: 1, onnotice: () => {} });

@@ -91,7 +91,7 @@ export async function startOrigin(lifetime: Lifetime, respond?: Respond): Promis
   return origin;
 }
 
-/** The claim `htd` for a path and query. */
+/** The `htd` claim for a path and query. */
 const digest = (target: string): string => createHash("sha256").update(target).digest("base64url");
 
 async function receiveReport(request: IncomingMessage, key: Uint8Array): Promise<EdgeReport> {

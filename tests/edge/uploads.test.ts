@@ -135,7 +135,7 @@ test("the origin's time begins when the request has been sent", async () => {
   assert.equal(origin.last().body, "helloworld");
 });
 
-test("an upload that takes too long is answered 408", async () => {
+test("an upload that takes too long gets a 408", async () => {
   const origin = await startOrigin({ after });
   const edge = await start(origin, { UPLOAD_TIMEOUT_MS: 300 });
   const { socket, status } = begin(edge, "Content-Length: 10");

@@ -5,7 +5,7 @@ import { describe, it } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
 import { patternOf, select } from "../../scripts/lib/selection.ts";
 
-/** Any unit test of the crate `weir-policy`, and its file. */
+/** Any unit test of the `weir-policy` crate, and its file. */
 function someUnitTest(): { file: string; name: string } {
   for (const file of globSync(join(root, "policy", "src", "*.rs"))) {
     const name = /#\[test\]\s+fn (\w{20,})/.exec(readFileSync(file, "utf8"))?.[1];

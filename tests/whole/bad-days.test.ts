@@ -94,7 +94,7 @@ async function untilItSucceeds<T>(ask: () => Promise<T>): Promise<T> {
 }
 
 async function nothingIsLost({ accepted, refusals }: { accepted: Accepted[]; refusals: number[] }): Promise<void> {
-  // The edge answers 502 or 504 while the origin is down, and the origin 503 while the database is down.
+  // The edge returns 502 or 504 while the origin is down, and the origin 503 while the database is down.
   assert.deepEqual(
     [...new Set(refusals)].filter((status) => ![502, 503, 504].includes(status)),
     [],

@@ -71,7 +71,7 @@ export class Caller {
   }
 }
 
-/** On Cloudflare, a failed fetch throws and the edge answers 502. The local runtime answers 500 instead. */
+/** On Cloudflare, a failed fetch throws and the edge returns 502. The local runtime returns 500 instead. */
 export async function statusOnCloudflare(response: Response): Promise<number> {
   const madeUp = response.status === 500 && (await response.text()).startsWith("TypeError: fetch failed");
   return madeUp ? 502 : response.status;

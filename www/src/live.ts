@@ -17,7 +17,7 @@ let latest: Lanes | undefined;
 let aliveAt = Date.now();
 let wasAlive = false;
 
-/** Called with the lanes whenever the server sends them, and at once if they are already known. */
+/** Called with the lanes whenever the server sends them, and immediately if they are already known. */
 export function onLanes(listener: (lanes: Lanes) => void): void {
   listeners.push(listener);
   if (latest) listener(latest);

@@ -84,7 +84,7 @@ impl<T: Transact> Committer<T> {
         self.queue.max_capacity() - self.queue.capacity()
     }
 
-    /// Commits an item, or refuses it at once when too many wait.
+    /// Commits an item, or refuses it immediately when too many wait.
     pub(crate) async fn try_commit(&self, item: T::Item) -> Answer<T::Output> {
         let (answer, answered) = oneshot::channel();
         if !self.try_queue(item, Some(answer)) {

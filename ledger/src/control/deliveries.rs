@@ -156,8 +156,8 @@ pub enum Replay {
     UndeliveredSince(Timestamp),
 }
 
-/// Replays deliveries at once, under the same ids. River keeps successful deliveries for a day, and failed ones for a
-/// week. Returns the number of replayed deliveries.
+/// Replays deliveries immediately, under the same ids. River keeps successful deliveries for a day, and failed ones for
+/// a week. Returns the number of replayed deliveries.
 ///
 /// # Errors
 ///

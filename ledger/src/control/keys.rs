@@ -174,7 +174,7 @@ fn from_row(row: &tokio_postgres::Row) -> ServiceKey {
     }
 }
 
-/// Revokes a key at once. Returns false when it was already revoked.
+/// Revokes a key immediately. Returns false when it was already revoked.
 ///
 /// # Errors
 ///

@@ -19,7 +19,7 @@ const MAX_AHEAD: SignedDuration = SignedDuration::from_hours(366 * 24);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effective {
-    /// At once.
+    /// Immediately.
     #[default]
     Now,
     /// At the end of the billing period.

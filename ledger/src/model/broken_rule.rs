@@ -15,7 +15,7 @@ pub(super) enum BrokenRule {
     ReleaseTwice,
     /// The quota is released in one transaction, and the slot in the next.
     ReleaseInTwoTransactions,
-    /// An attempt that was fenced out returns to River at once, which does not compare attempts.
+    /// An attempt that was fenced out returns to River immediately, which does not compare attempts.
     RiverWritesWhenFenced,
     /// Promotion counts before it locks.
     PromoteWithoutRecount,

@@ -1,4 +1,4 @@
-//! Counts by plan, in the column `tier`, which is the metrics' label. Each is one pass over the unfinished jobs.
+//! Counts by plan, in the `tier` column, which is the metrics' label. Each is one pass over the unfinished jobs.
 
 use super::{rows, statements};
 

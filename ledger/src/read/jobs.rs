@@ -67,7 +67,7 @@ rows! {
     }
 }
 
-/// The column `output` of `job_view.sql`. Lists omit it, because a hundred outputs may have hundreds of megabytes.
+/// The `output` column of `job_view.sql`. Lists omit it, because a hundred outputs may have hundreds of megabytes.
 const WITH_OUTPUT: &str = "output_of(s.job_id)";
 const WITHOUT_OUTPUT: &str = "NULL::jsonb";
 

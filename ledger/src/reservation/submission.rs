@@ -36,7 +36,7 @@ pub struct Submission {
     pub idempotency: Option<Idempotency>,
     /// The key of [`crate::unique_key::key`]. An unfinished job with the same key is the answer instead of a new one.
     pub unique_key: Option<Vec<u8>>,
-    /// When the job should start. Until then, it holds its quota and no slot. `None` is at once.
+    /// When the job should start. Until then, it holds its quota and no slot. `None` means immediately.
     pub run_at: Option<Timestamp>,
     /// River's priority within a queue, from [`FIRST_PRIORITY`] to [`LAST_PRIORITY`].
     pub priority: i16,

@@ -4,7 +4,7 @@
 //! child's status. Tokio alone then reaps the child's programs.
 //!
 //! A terminal sends Ctrl-C to both. The first process does not forward that, because a second signal would end the
-//! child at once.
+//! child immediately.
 
 use std::process::{Command, ExitCode};
 

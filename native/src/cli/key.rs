@@ -42,7 +42,7 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Revoke a key at once.
+    /// Revoke a key immediately.
     #[command(after_help = "\
 Example:
   weir key revoke billing")]

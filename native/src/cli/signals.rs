@@ -2,8 +2,8 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Created before anything starts. A signal without a listener would end the process at once, along with its running
-/// jobs.
+/// Created before anything starts. A signal without a listener would end the process immediately, along with its
+/// running jobs.
 pub(super) struct StopSignals {
     interrupted: Signal,
     terminated: Signal,

@@ -104,7 +104,7 @@ pub struct Settings {
     /// The retention of finished jobs in River, if this process leads River.
     pub river_retention: RiverRetention,
     /// `WEIR_STOP_DELAY`: how long `weir serve` and `weir up` still accept requests after a shutdown starts, while
-    /// `/readyz` answers 503.
+    /// `/readyz` returns 503.
     pub stop_delay: Duration,
     /// `USAGE_EVENT_SOURCE`: the `source` of usage events, which are CloudEvents.
     pub usage_event_source: String,

@@ -87,7 +87,7 @@ impl Exec {
 /// The process groups of the running programs.
 static GROUPS: LazyLock<Mutex<HashSet<Pid>>> = LazyLock::new(Mutex::default);
 
-/// Kills all running programs, for a process that ends at once.
+/// Kills all running programs, for a process that ends immediately.
 pub fn kill_programs() {
     let groups = GROUPS.lock();
     for group in &*groups {

@@ -15,7 +15,7 @@ use weir_ledger::read::{self, lanes, overview};
 /// Values of `tier` that are not plans: a client address, or a user whom no worker has looked up yet.
 const NO_TIER: [&str; 2] = ["anonymous", "unknown"];
 
-/// All values of the label `tier`.
+/// All values of the `tier` label.
 fn tiers(catalogue: &Catalogue) -> impl Iterator<Item = &str> {
     catalogue.plans.keys().map(String::as_str).chain(NO_TIER)
 }

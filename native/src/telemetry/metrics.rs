@@ -124,7 +124,7 @@ const COUNTERS: [(&str, &str); 19] = [
     ),
     (
         "weir_blocked_seconds_total",
-        "Seconds that submissions and settlements of holders in quarantine waited for another transaction's lock; one second per holder and second",
+        "Seconds that submissions and settlements of holders in quarantine waited for another transaction's lock; one second per second for each holder",
     ),
     (
         "weir_service_key_refusals_total",
@@ -132,7 +132,7 @@ const COUNTERS: [(&str, &str); 19] = [
     ),
     (
         "weir_webhook_deliveries_total",
-        "Attempts to deliver to a webhook, by outcome (delivered; failed: it is retried; given_up; gone: the receiver answered 410)",
+        "Attempts to deliver to a webhook, by outcome (delivered; failed: it is retried; given_up; gone: the receiver returned 410)",
     ),
     (
         "weir_skipped_ticks_total",

@@ -1,8 +1,8 @@
 //! Claim pace: how soon a claim may follow the previous one.
 //!
-//! A claim usually takes less than a millisecond, and the next one may follow at once. While another session holds an
-//! old snapshot, PostgreSQL keeps the index entries of all jobs claimed since then. Each claim scans them, however few
-//! jobs it finds. Fewer claims of more jobs each then do the same work.
+//! A claim usually takes less than a millisecond, and the next one may follow immediately. While another session holds
+//! an old snapshot, PostgreSQL keeps the index entries of all jobs claimed since then. Each claim scans them, however
+//! few jobs it finds. Fewer claims of more jobs each then do the same work.
 
 use std::sync::Arc;
 use std::time::Duration;

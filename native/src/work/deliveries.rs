@@ -227,7 +227,7 @@ impl Deliverer {
     /// The receiver wants no more events.
     async fn disable(&self, job_id: i64, webhook: Uuid) -> Result<(), DeliveryError> {
         self.known.lock().remove(&webhook);
-        let because = "the receiver answered 410 Gone";
+        let because = "the receiver returned 410 Gone";
         tracing::warn!(%webhook, because, "disabled a webhook");
         let disabled = self.context.pool.with(async |client| {
             control::disable_webhook(client, webhook, because)

@@ -77,7 +77,7 @@ impl Elected {
         })
     }
 
-    /// Releases the lease, so that another process can take it at once.
+    /// Releases the lease, so that another process can take it immediately.
     pub(super) async fn leave(self) {
         if self.renewed.is_some() {
             within("maintenance", async {

@@ -121,7 +121,7 @@ pub(super) async fn start(
             // The database may have accepted a late heartbeat after other processes took over the jobs.
             lease.check();
             match taken {
-                // Counted from when it was sent: the database may have accepted it at once and replied late.
+                // Counted from when it was sent: the database may have accepted it immediately and replied late.
                 Ok(true) => lease.renew(sent),
                 // By the database's clock, because this process may have been suspended.
                 Ok(false) => end("this process was marked as dead"),

@@ -19,8 +19,8 @@ const FALL: u32 = 16;
 /// The input of a pool's prefetch: how fast its handlers are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prefetch {
-    /// The typical duration of handlers. It rises at once and falls slowly (a peak-sensitive moving average), so that
-    /// one long job outweighs many short ones.
+    /// The typical duration of handlers. It rises immediately and falls slowly (a peak-sensitive moving average), so
+    /// that one long job outweighs many short ones.
     time: Duration,
     /// The number of handlers finished in the current window, and in the previous one.
     now: usize,

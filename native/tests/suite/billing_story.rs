@@ -52,7 +52,7 @@ const HOLDER: &str = "/admin/holders/auth0%7Canne";
 /// A backend that calls `/admin` with a service key.
 struct Backend<'a> {
     weir: &'a Weir,
-    /// The header `Authorization`.
+    /// The `Authorization` header.
     bearer: String,
 }
 

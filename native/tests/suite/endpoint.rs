@@ -308,7 +308,7 @@ async fn hanging_up() -> (std::net::SocketAddr, Arc<Mutex<Vec<String>>>) {
                     if request.contains("\"late crash\"") && !answers {
                         tokio::time::sleep(Duration::from_secs(4)).await;
                     }
-                    // Closes the connection at once if the request asks for it.
+                    // Closes the connection immediately if the request asks for it.
                     if !answers || request.contains("\"crash\"") {
                         return;
                     }

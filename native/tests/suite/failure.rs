@@ -828,7 +828,7 @@ async fn a_leader_elected_on_a_read_only_server_maintains_it_afterwards() {
     make_read_only(&weir, true).await;
     let stopped = CancellationToken::new();
     let leading = tokio::spawn(reconcile::run(weir.context.clone(), stopped.clone()));
-    // It connects at once, and again in each round.
+    // It connects immediately, and again in each round.
     tokio::time::sleep(Duration::from_secs(2)).await;
     make_read_only(&weir, false).await;
     weir.maintenance_started().await;

@@ -1,4 +1,4 @@
-//! Endpoints that answer 202 and finish later, at the routes for workers.
+//! Endpoints that return 202 and finish later, at the routes for workers.
 
 use std::time::{Duration, Instant};
 

@@ -152,7 +152,7 @@ async fn actions_in_river_ui_settle_and_charge_once() {
         .await;
     assert_eq!(weir.finished(paused, user).await["charged"], 1);
 
-    // Ended long ago. A job that is retried at once may still be ended on behalf of the previous attempt.
+    // Ended long ago. A job that is retried immediately may still be ended on behalf of the previous attempt.
     tokio::time::sleep(Duration::from_secs(1)).await;
     ui.click("POST", "/api/jobs/retry", json!({ "ids": [paused.to_string()] }))
         .await;

@@ -681,7 +681,7 @@ async fn a_failure_matches_rivers_and_its_retry_gets_a_slot_when_due() {
     assert_eq!(
         state_of(&client, second).await,
         "available",
-        "the slot is passed on at once"
+        "the slot is passed on immediately"
     );
     let row = client
         .query_one(

@@ -613,7 +613,7 @@ async fn a_webhook_with_a_huge_backlog_can_be_managed() {
     held.batch_execute("LOCK TABLE river_job").await.unwrap();
     client.batch_execute("SET lock_timeout = '1s'").await.unwrap();
     webhooks::rotate(&mut client, "shell:test", id).await.unwrap();
-    control::disable_webhook(&mut client, id, "the receiver answered 410 Gone")
+    control::disable_webhook(&mut client, id, "the receiver returned 410 Gone")
         .await
         .unwrap();
     assert!(

@@ -39,7 +39,7 @@ BEGIN
     END IF;
     PERFORM set_config('weir.counters', 'kept', true);
     ends := state_after(job.metadata, job.attempt, job.max_attempts, 'retryable');
-    -- Not at once: River's client may still report this attempt, and its report does not identify the attempt.
+    -- Not immediately: River's client may still report this attempt, and its report does not identify the attempt.
     again := greatest(
         coalesce(fail_attempt.retry_at,
                  clock_timestamp() + make_interval(secs => retry_pause(job.kind, coalesce(cardinality(job.errors), 0)))),

@@ -3,7 +3,7 @@
 --
 -- - $1 to $6: ids, args, kinds, max_attempts, metadata, queues.
 -- - $7 to $10: states, unique keys, unique states, priorities.
--- - $11: start times (null: at once).
+-- - $11: start times (null: immediately).
 INSERT INTO river_job
     (id, args, kind, max_attempts, metadata, priority, queue, state, scheduled_at, tags, unique_key, unique_states)
 SELECT id, args, kind, max_attempts, metadata, priority, queue, state::river_job_state, coalesce(run_at, now()), '{}',

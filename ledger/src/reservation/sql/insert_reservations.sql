@@ -5,7 +5,7 @@
 -- - $8: seconds to live.
 -- - $9: the windows other than the month.
 -- - $10: the time that determines its windows.
--- - $11: start times (null: at once).
+-- - $11: start times (null: immediately).
 -- - $12: the overage in the amounts.
 INSERT INTO quota_reservations
     (user_id, event_type, reserved_amount, job_id, expires_at, holder, period_start, windows, created_at, admitted_at,

@@ -55,7 +55,7 @@ pub async fn holders_over_their_slots(client: &Client, slots: &HashMap<Uuid, i64
 }
 
 /// The time that a slot is free until the same holder's next job starts, in milliseconds by the database's clock.
-/// Includes holders with one slot, and with jobs that all succeed at once. Ignores jobs that ended in the first
+/// Includes holders with one slot, and with jobs that all succeed immediately. Ignores jobs that ended in the first
 /// seconds.
 pub async fn wakes(
     client: &Client,
