@@ -787,7 +787,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_contains_no_secret() {
+    fn errors_do_not_contain_secrets() {
         let ConfigError(errors) = read(&[
             ("EDGE_SECRET", "hunter2"),
             ("JWT_SECRET", "hunter3"),

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_stands_for_one_label_over_https_and_allows_no_cookies() {
+    fn a_wildcard_is_one_label_over_https_and_does_not_allow_cookies() {
         let listed = "https://*.Pages.dev, https://*.app.example.com:8443/,https://pr-1.pages.dev";
         for (origin, may) in [
             ("https://site.pages.dev", (true, false)),

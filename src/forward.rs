@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_shared_cache_may_store_a_response() {
+    fn shared_caches_may_not_store_responses() {
         assert_eq!(private("public, max-age=60, s-maxage=600"), "private, max-age=60");
         assert_eq!(private("max-age=60"), "private, max-age=60");
         assert_eq!(private("private, max-age=60"), "private, max-age=60");

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn no_request_waits_indefinitely_for_a_fetch() {
+    fn requests_do_not_wait_indefinitely_for_a_fetch() {
         let first = Cache {
             fetching_until: NOW + 10,
             ..Cache::new()

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn decisions_of_the_native_limiter_report_no_policy() {
+    fn decisions_of_the_native_limiter_do_not_report_a_policy() {
         let mut status = PolicyStatus {
             named: ANON,
             result: None,

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_without_all_unique_members_have_no_key() {
+    fn arguments_without_all_unique_fields_have_no_key() {
         let args = json!({ "owner": "acme" });
         assert_eq!(key_of(1, &args, &["owner", "repo"]), None);
         assert_eq!(key_of(1, &args, &[]), None);

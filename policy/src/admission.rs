@@ -416,7 +416,7 @@ mod tests {
         }
 
         #[test]
-        fn refused_submissions_change_nothing(
+        fn refused_submissions_do_not_change_anything(
             mut account in account(), requested in 0..400_i64,
         ) {
             let before = account.clone();
@@ -447,7 +447,7 @@ mod tests {
         }
 
         #[test]
-        fn no_job_overtakes_another_of_the_same_holder(mut account in account()) {
+        fn jobs_do_not_overtake_others_of_the_same_holder(mut account in account()) {
             if account.parked > 0 {
                 prop_assert_eq!(account.decide(0), Decision::Parked);
             }

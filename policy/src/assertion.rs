@@ -699,7 +699,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_output_shows_no_secret() {
+    fn debug_output_does_not_show_secrets() {
         let shown = format!(
             "{:?}",
             AssertionKey::new(b"correct-horse-battery-staple-0123456789").unwrap()
@@ -733,7 +733,7 @@ mod tests {
         }
 
         #[test]
-        fn an_assertion_repeats_the_listed_claims_and_no_others(
+        fn an_assertion_repeats_only_the_listed_claims(
             listed in proptest::collection::btree_map("[a-z_.]{1,8}", "listed-[a-z\"é]{0,8}", 0..5),
             others in proptest::collection::btree_map("[a-z_.]{1,8}", "other-[a-z]{0,8}", 0..5),
             absent in proptest::collection::vec("[A-Z]{1,8}", 0..3),

@@ -318,7 +318,7 @@ mod tests {
         /// Reports and responses may be lost in any order. Once everything is acknowledged, an origin that counts each
         /// id once has counted each request once.
         #[test]
-        fn no_count_is_lost_or_counted_twice(steps in proptest::collection::vec((0usize..8, 0u8..4), 1..200)) {
+        fn counts_are_not_lost_or_counted_twice(steps in proptest::collection::vec((0usize..8, 0u8..4), 1..200)) {
             let mut tally = Tally::default();
             let mut origin: BTreeMap<String, u64> = BTreeMap::new();
             let mut made = 0;

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_without_capacity_stores_nothing() {
+    fn a_cache_without_capacity_does_not_store() {
         let mut cache = LimitCache::new(0);
         cache.remember(ANNE, &DENIED, 10, 1_000);
         assert!(cache.entries.is_empty());

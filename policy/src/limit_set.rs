@@ -262,7 +262,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_limit_is_exceeded_and_denials_count_in_none(
+        fn limits_are_not_exceeded_and_denials_are_not_counted(
             requests in proptest::collection::vec((0..6_u64, 0..40_000_u64), 1..200),
         ) {
             let all = [limits(3, 60_000), limits(5, 300_000), limits(8, 600_000)];

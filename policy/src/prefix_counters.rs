@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn denied_requests_count_in_neither_limit() {
+    fn denied_requests_do_not_count_in_either_limit() {
         let mut counters = fixed();
         assert_eq!(admitted(&mut counters, subnet(1, 0), 100, START), 3);
         assert_eq!(admitted(&mut counters, subnet(1, 1), 100, START), 3);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_jump_back_admits_no_more_requests_of_a_48() {
+    fn clock_jumps_back_do_not_admit_more_requests_of_a_48() {
         let mut counters = fixed();
         for n in 0..10 {
             admitted(&mut counters, subnet(1, n), 3, START);

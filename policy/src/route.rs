@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn no_spelling_of_a_path_exposes_a_private_route() {
+    fn spellings_of_a_path_do_not_expose_private_routes() {
         let report = crate::counts::PATH;
         for path in [
             report,
@@ -851,7 +851,7 @@ mod tests {
         }
 
         #[test]
-        fn no_spelling_of_a_path_bypasses_its_route(
+        fn spellings_of_a_path_do_not_bypass_its_route(
             escape in proptest::collection::vec(0..3_usize, 12), slashes in 1..3_usize,
         ) {
             let routes = routes(json!([{"path": "/v1/invoices", "callers": "signed_in"}, {"path": "/v1/*"}])).unwrap();

@@ -863,7 +863,7 @@ mod tests {
     }
 
     #[test]
-    fn no_token_is_valid_without_keys() {
+    fn tokens_are_not_valid_without_keys() {
         let token = signed(&json!({"sub": USER, "exp": NOW + 60}));
         assert!(Keys::default().is_empty() && !keys().is_empty());
         assert_eq!(
@@ -1023,7 +1023,7 @@ mod tests {
     }
 
     #[test]
-    fn a_public_key_used_as_hmac_secret_verifies_nothing() {
+    fn a_public_key_used_as_hmac_secret_does_not_verify_tokens() {
         // Algorithm confusion: a token signed HS256 with the text of the public key.
         let claims = json!({"sub": USER, "exp": NOW + 60});
         let mut header = Header::new(Algorithm::HS256);
@@ -1070,7 +1070,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_output_shows_no_secret() {
+    fn debug_output_does_not_show_secrets() {
         assert_eq!(format!("{:?}", keys()), "[(None, [HS256])]");
     }
 

@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sliding_window_admits_no_burst_at_its_boundary() {
+    fn sliding_windows_do_not_admit_bursts_at_their_boundaries() {
         let mut counters = counters(Algorithm::Sliding);
         assert_eq!(admitted(&mut counters, ANNE, 1, START), 1);
         assert_eq!(admitted(&mut counters, ANNE, 20, START + 59_000), 9);
@@ -735,7 +735,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_jump_back_admits_no_more_requests() {
+    fn clock_jumps_back_do_not_admit_more_requests() {
         for algorithm in [Algorithm::Fixed, Algorithm::Sliding] {
             let mut counters = counters(algorithm);
             assert_eq!(admitted(&mut counters, ANNE, 10, START), 10);
@@ -852,7 +852,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_window_exceeds_the_limit_with_any_clock(
+        fn windows_do_not_exceed_the_limit_with_any_clock(
             algorithm in algorithms(), limit in 1u32..6, capacity in 1usize..6, requests in requests(),
             lose_memory_at in proptest::collection::vec(any::<prop::sample::Index>(), 0..4),
         ) {

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_jump_back_adds_no_budget_and_blocks_no_writes() {
+    fn clock_jumps_back_do_not_add_budget_or_block_writes() {
         let mut budget = WriteBudget::default();
         for _ in 0..3 {
             budget.spend(1);

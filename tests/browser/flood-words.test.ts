@@ -182,7 +182,7 @@ describe("the flood's sentence", () => {
     assert.equal((await said()).at(-1), done);
   });
 
-  it("compares nothing when the shared queue is nearly empty", async (t) => {
+  it("does not compare when the shared queue is nearly empty", async (t) => {
     const { page, demonstration } = await open(t);
     await page.getByRole("button", { name: "Flood it" }).click();
     await page.getByText(/Now join with one\.$/).waitFor();
@@ -214,7 +214,7 @@ describe("the flood's sentence", () => {
     assert.deepEqual([demonstration.weir.length, demonstration.shared.length], [105, 105]);
   });
 
-  it("shows no number before it is known, however slow the line", async (t) => {
+  it("does not show numbers before they are known, on a slow line", async (t) => {
     const { page, demonstration, said } = await open(t);
     await page.getByRole("button", { name: "Flood it" }).click();
     await page.getByText(/Now join with one\.$/).waitFor();

@@ -72,7 +72,7 @@ describe("the motion of the picture", () => {
     assert.ok(quantile(draws, 0.5) < 1000 / 60 / 4, shown(draws));
   });
 
-  it("draws nothing while idle", async (t) => {
+  it("does not draw while idle", async (t) => {
     const { page } = await openPage(t, { address: someAddress(), moves: true });
     await page.addInitScript(watchFrames);
     await page.goto(stack.edge.url);

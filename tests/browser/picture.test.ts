@@ -157,7 +157,7 @@ describe("the picture", () => {
     await allDone(page, 105);
   });
 
-  it("compares nothing when fewer than three jobs wait", async (t) => {
+  it("does not compare when fewer than three jobs wait", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     await page.goto(stack.edge.url);
     await page.getByText("live,").waitFor();
@@ -211,7 +211,7 @@ describe("the picture", () => {
     for (const page of pages) await allDone(page, 104);
   });
 
-  it("draws no dot over a number on a phone", async (t) => {
+  it("does not draw dots over numbers on a phone", async (t) => {
     const { page } = await openPage(t, { address: someAddress(), width: 360, height: 2400 });
     await page.goto(production.edge.url);
     await page.getByText(/you finished in/).waitFor();

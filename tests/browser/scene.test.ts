@@ -20,7 +20,7 @@ function sceneOf(jobs: RecordedJob[], workers: number, shared: boolean): Scene {
 }
 
 describe("a scene", () => {
-  it("has no more jobs at workers than workers, and every job in one place", () => {
+  it("never shows more running jobs than workers, or a job in two places", () => {
     // With a slot for each of four users and with one queue, the fourth job waits for the end of the first.
     const jobs: RecordedJob[] = [0, 1, 2, 3].map((user) => [user, 0, 10 + user, 30 + user]);
     const crowded = [false, true].map((shared) => sceneOf(jobs, 3, shared));

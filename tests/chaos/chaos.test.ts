@@ -45,7 +45,7 @@ describe("a plan of faults", () => {
 describe("a minute of chaos", { skip: !canFreeze && "needs Linux", timeout: 840_000 }, () => {
   let result: Result | undefined;
 
-  it("loses no acknowledged job, charges once and exceeds no limit", async () => {
+  it("keeps every acknowledged job, charges once and stays within the limits", async () => {
     const fleet = await buildFleet(required("WEIR_TEST_FOLDER"));
     const lines: string[] = [];
     result = await chaos(file, {

@@ -20,7 +20,7 @@ function keepAwake(edge: Edge): () => void {
 
 // Each test has a separate edge, and waits most of the time.
 describe("the cost of counting", { concurrency: true }, () => {
-  it("1000 admitted requests write 20 rows; 1000 denied call no object", {
+  it("1000 admitted requests write 20 rows; 1000 denied do not call objects", {
     timeout: 600_000,
   }, async (t) => {
     const edge = await startEdge(

@@ -45,7 +45,7 @@ test("the outcome of every request is reported to the origin", async () => {
   assert.deepEqual(total(origin.reports), wanted);
 });
 
-test("a flood of denials makes few reports and calls no object", async () => {
+test("a flood of denials makes few reports and does not call an object", async () => {
   const origin = await startOrigin({ after });
   const edge = await start(origin);
   for (let sent = 0; sent < 10; sent++) await submit(edge, "203.0.113.1");
@@ -136,7 +136,7 @@ test("counts are preserved across a panic, which is counted too", async () => {
   assert.deepEqual(total(origin.reports), { requests: { anonymous: 4, failed: 1 }, events: { internal_error: 1 } });
 });
 
-test("no client reaches the origin's route for reports, in any spelling", async () => {
+test("clients cannot reach the origin's route for reports, in any spelling", async () => {
   const origin = await startOrigin({ after });
   const edge = await start(origin);
   const token = await tokenFor(origin.secrets.jwt);

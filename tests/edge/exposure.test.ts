@@ -16,7 +16,7 @@ const start = (vars: Record<string, string> = {}): Promise<Edge> =>
 const production = await start({ DEVELOPMENT: "" });
 const development = await start();
 
-test("a misconfigured edge discloses no settings and logs no credentials", async () => {
+test("a misconfigured edge does not disclose settings or log credentials", async () => {
   const before = origin.received.length;
   const edge = await start({
     ANON_LIMIT: "ten",
@@ -135,7 +135,7 @@ test("even in development, other websites cannot reach development routes", asyn
   assert.equal(origin.received.length, before);
 });
 
-test("no response lets a browser guess its type", async () => {
+test("responses do not let browsers guess their types", async () => {
   const misconfigured = await start({ ANON_LIMIT: "ten" });
   const drilled = await start({ DRILLS: "on" });
   const ask = production.from("203.0.113.5");
@@ -177,7 +177,7 @@ test("over TLS, every response prevents a downgrade to plain HTTP", async () => 
   }
 });
 
-test("no deployed environment enables drills or development routes", () => {
+test("deployed environments do not enable drills or development routes", () => {
   for (const env of ["staging", "production"]) {
     const config = readConfig({ config: join(root, "wrangler.toml"), env });
     assert.equal(config.workers_dev, false, `${env} has no address at workers.dev`);

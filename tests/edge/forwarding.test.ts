@@ -80,7 +80,7 @@ function raw(method: string, target: string): Promise<number> {
   });
 }
 
-test("no route of the origin outside the API can be reached", async () => {
+test("routes of the origin outside the API cannot be reached", async () => {
   const before = origin.received.length;
   for (const target of [
     "/metrics",
@@ -267,7 +267,7 @@ test("compressed responses reach only clients that accept them", async () => {
   }
 });
 
-test("no cache before the origin mixes up two callers' responses", async () => {
+test("caches before the origin do not mix up two callers' responses", async () => {
   for (const method of ["GET", "HEAD"]) {
     await ask("/api/usage", { method });
     assert.equal(origin.last().method, method);

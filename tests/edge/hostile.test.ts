@@ -30,7 +30,7 @@ function raw(head: string, url = edge.url): Promise<number | undefined> {
   });
 }
 
-test("no headers cause an error or change the user or the address", { timeout: 300_000 }, async () => {
+test("headers do not cause errors or change the user or the address", { timeout: 300_000 }, async () => {
   const victim = randomUUID();
   const token = await tokenFor(origin.secrets.jwt, victim);
   // The seed is fixed, so that a failure is reproducible.

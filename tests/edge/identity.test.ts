@@ -221,7 +221,7 @@ test("another site's page cannot use its visitor's cookie", async () => {
   assert.equal(origin.last().claims.sub, user);
 });
 
-test("no header of a client is taken for an identity", async () => {
+test("headers of clients are not taken for identities", async () => {
   const forged = {
     "weir-assertion": "forged",
     "x-user-id": user,

@@ -104,7 +104,7 @@ test("a token with an unknown key gets 503 within the cooldown", async () => {
   assert.equal(issuer.requests, 1);
 });
 
-test("an invented kid is refused and delays no token with a new key", async () => {
+test("an invented kid is refused and does not delay tokens with a new key", async () => {
   const issuer = await newIssuer();
   issuer.addKey("old", "EdDSA");
   const status = await startVerifier(issuer, { JWKS_COOLDOWN_MS: "2000" });

@@ -75,7 +75,7 @@ async function leftAfterwards(storage: string, address: string): Promise<number>
   return Number(/r=(\d+)/.exec(answer.headers.get("ratelimit") ?? "")?.[1]);
 }
 
-test("under low load, a kill loses no request that was answered", {
+test("under low load, a kill does not lose answered requests", {
   timeout: 300_000,
 }, async () => {
   const storage = freshFolder();
@@ -88,7 +88,7 @@ test("under low load, a kill loses no request that was answered", {
   assert.equal(await leftAfterwards(storage, "203.0.113.1"), 6);
 });
 
-test("a kill a moment after ten concurrent requests loses none of them", { timeout: 300_000 }, async () => {
+test("a kill a moment after ten concurrent requests keeps all of them", { timeout: 300_000 }, async () => {
   const storage = freshFolder();
   const edge = await startKillableEdge(storage);
   const answers = await Promise.all(Array.from({ length: 10 }, () => edge.submit("203.0.113.2")));
@@ -100,7 +100,7 @@ test("a kill a moment after ten concurrent requests loses none of them", { timeo
   assert.equal((await restarted.from("203.0.113.2")("/api/jobs/analysis", { method: "POST", body: "{}" })).status, 429);
 });
 
-test("under high load, a kill loses no request that is older than the alarm", { timeout: 300_000 }, async () => {
+test("under high load, a kill only loses requests newer than the alarm", { timeout: 300_000 }, async () => {
   const storage = freshFolder();
   const edge = await startKillableEdge(storage);
   const others = setInterval(

@@ -95,7 +95,7 @@ test("a Worker with its own handler counts exactly, and gets the caller", async 
   assert.equal(((await user.json()) as { caller: { user: string } }).caller.user, "anne");
 });
 
-test("Hono middleware limits its routes and nothing else", async () => {
+test("Hono middleware limits only its routes", async () => {
   const url = await startWorker(
     "hono",
     `import { Hono } from "hono";

@@ -45,7 +45,7 @@ test("another spelling of a path does not have another policy", async () => {
   assert.equal((await spell("/api/Jobs/analysis")).status, 429, "the origin may ignore case");
 });
 
-test("shadow mode counts and reports everything and denies nothing", async () => {
+test("shadow mode counts and reports everything and does not deny requests", async () => {
   const edge = await start({ ANON_MODE: "shadow" });
   const statuses = [];
   for (let sent = 0; sent < 13; sent++) statuses.push(await submit(edge, "203.0.113.53"));
@@ -91,7 +91,7 @@ test("the fixed window of an address ends its length after the first request", {
   assert.fail("this machine is too busy to send four requests within a window");
 });
 
-test("the sliding window admits no burst where the fixed one would", { timeout: 600_000 }, async () => {
+test("the sliding window does not admit a burst that the fixed one would", { timeout: 600_000 }, async () => {
   const edge = await start({ ANON_LIMIT: "3", ANON_WINDOW: "10", ANON_ALGORITHM: "sliding" });
   for (let tries = 0; tries < 5; tries++) {
     const status = await acrossAWindow(edge, 10_000, `203.1.${tries}`);
@@ -149,7 +149,7 @@ test("with several objects per region, counts are exact too", async () => {
   assert.ok(held.filter((addresses) => addresses > 0).length >= 3, String(held));
 });
 
-test("a panic is answered with a problem and loses no counts", async () => {
+test("a panic is answered with a problem and does not lose counts", async () => {
   const edge = await start({ DRILLS: "on" });
   const left = async (headers = {}): Promise<string | null> => {
     const answer = await submit(edge, "203.0.113.57", headers);
@@ -199,7 +199,7 @@ test("a trap without a panic fails all running requests at once", { timeout: 60_
   assert.equal((await submit(edge, "203.0.113.63")).status, 200);
 });
 
-test("without DRILLS, no request can cause a panic", async () => {
+test("without DRILLS, requests cannot cause panics", async () => {
   const edge = await start();
   assert.equal((await submit(edge, "203.0.113.58", { "weir-drill-panic": "1" })).status, 200);
 });

@@ -82,7 +82,7 @@ const count = (answers: Response[], status: number): number =>
 const several = (times: number, send: () => Promise<Response>): Promise<Response[]> =>
   Promise.all(Array.from({ length: times }, send));
 
-test("several limits hold at once, and a denied request uses up none", { timeout: 120_000 }, async () => {
+test("several limits hold at once, and denied requests do not count", { timeout: 120_000 }, async () => {
   const edge = await start({
     ROUTES: [
       {

@@ -92,7 +92,7 @@ test("a subject spelled like an address does not share its count", async () => {
   assert.match(answer.headers.get("ratelimit") ?? "", /"anon";r=9;t=60$/);
 });
 
-test("users' reads are not counted; a denied user calls no object", async () => {
+test("users' reads are not counted; a denied user does not call an object", async () => {
   const user = randomUUID();
   await statuses(edge, user, 4);
   const { calls } = await costs(edge, usersName);

@@ -61,7 +61,7 @@ describe("clones that share a cache", () => {
     isOwn(await build(first, cache), first);
   });
 
-  it("a fresh clone compiles no dependency again", async () => {
+  it("a fresh clone does not compile dependencies again", async () => {
     const fresh = clone("fresh");
     const built = await build(fresh, cache);
     isOwn(built, fresh);

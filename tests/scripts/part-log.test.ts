@@ -24,7 +24,7 @@ function runWithFullDisk(t: TestContext, program: string): { stdout: string; std
 
 const skip = process.platform !== "linux" && "only Linux has a device that is always full";
 
-it("a log that cannot be written stops neither part nor other logs", { skip }, (t) => {
+it("a log that cannot be written does not stop the part or other logs", { skip }, (t) => {
   const { stdout, stderr, logs } = runWithFullDisk(
     t,
     `

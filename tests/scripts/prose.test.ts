@@ -98,6 +98,14 @@ describe("the prose check", () => {
       assert.deepEqual(rulesIn("a.rs", text), [], text);
   });
 
+  it("finds negated objects in names, not in prose", () => {
+    for (const verb of ["delays", "stop"])
+      assert.deepEqual(rulesIn("a.rs", `fn one_user_${verb}_no_other() {}`), ["negated object"]);
+    for (const name of ["users_without_a_plan_have_no_slot", "it_does_not_delay_others"])
+      assert.deepEqual(rulesIn("a.rs", `fn ${name}() {}`), []);
+    assert.deepEqual(rulesIn("a.md", "It delays no one else."), []);
+  });
+
   it("reports the line of the sentence", () => {
     const page = "A first\nsentence. It delays\nnobody.\n\n- It delays nobody.";
     assert.deepEqual(

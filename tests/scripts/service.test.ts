@@ -23,7 +23,7 @@ async function signalsAfter(program: string, then: string): Promise<string[]> {
 }
 
 describe("a service that has ended", () => {
-  it("gets no signal, because its process id may be reused", async () => {
+  it("does not get a signal, because its process id may be reused", async () => {
     assert.deepEqual(await signalsAfter("exit 0", "await runExitHooks();"), []);
     assert.deepEqual(await signalsAfter("exit 0", "await service.stop();"), []);
   });

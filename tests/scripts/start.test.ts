@@ -319,7 +319,7 @@ describe("npm start", { timeout: 600_000 }, () => {
       await nothingListens();
     });
 
-  it("leaves no open port and no record", async () => {
+  it("does not leave an open port or a record", async () => {
     await nothingListens();
     assert.ok(!existsSync(join(state, "run.json")));
   });

@@ -127,7 +127,7 @@ async function untilUnavailable(): Promise<void> {
   }
 }
 
-describe("in an outage, no acknowledged job is lost or charged twice", () => {
+describe("in an outage, acknowledged jobs are not lost or charged twice", () => {
   it("when the origin is killed repeatedly", async () => {
     const result = await storm(async () => {
       for (let times = 0; times < 3; times++) {

@@ -82,7 +82,7 @@ async function readFeed(origin: Origin, key: string, cursor?: string): Promise<{
   }
 }
 
-it("after a failover that loses commits, no job has a foreign output", async (t) => {
+it("after a failover that loses commits, jobs do not have foreign outputs", async (t) => {
   const folder = required("WEIR_TEST_FOLDER");
   const password = randomBytes(16).toString("hex");
   const data = join(folder, `failover-${randomUUID()}`);

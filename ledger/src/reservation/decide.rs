@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_submissions_use_no_job_id() {
+    fn refused_submissions_do_not_use_a_job_id() {
         let anne = holder(1);
         let group = [submission(anne, 7), submission(anne, 4), submission(anne, 1)];
         let answers = answers(&group, &mut snapshot(&[anne], None));
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_address_reserves_nothing_and_has_no_quota() {
+    fn client_addresses_do_not_reserve_or_have_quota() {
         let address = Holder {
             id: Uuid::from_u128(9),
             user_id: None,

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parked_job_that_ends_frees_no_slot() {
+    fn a_parked_job_that_ends_does_not_free_a_slot() {
         let mut cancelled = released(1, "cancelled", 1, None);
         cancelled.held_slot = false;
         cancelled.was_parked = true;
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn cancelling_the_last_parked_job_promotes_none() {
+    fn cancelling_the_last_parked_job_does_not_promote_a_job() {
         let mut cancelled = released(1, "cancelled", 1, None);
         cancelled.held_slot = false;
         cancelled.was_parked = true;
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_without_quota_write_no_balance() {
+    fn jobs_without_quota_do_not_write_a_balance() {
         let changes = plan(
             &accounts(1, 0, None),
             &[released(1, "completed", 0, None)],

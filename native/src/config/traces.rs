@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_exported_without_an_endpoint() {
+    fn traces_are_not_exported_without_an_endpoint() {
         let (traces, faults) = read_from(&[
             ("OTEL_SERVICE_NAME", "weir"),
             ("OTEL_TRACES_SAMPLER", "always_on"),

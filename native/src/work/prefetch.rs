@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_pool_prefetches_nothing() {
+    fn a_new_pool_does_not_prefetch() {
         assert_eq!(Prefetch::unknown(Instant::now()).jobs(100, 400), 0);
     }
 

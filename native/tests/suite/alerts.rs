@@ -205,7 +205,7 @@ fn alerts_fire_without_any_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_alert_fires_under_ordinary_work() {
+async fn alerts_do_not_fire_under_ordinary_work() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["up"], &[]);
     let watched = Watched::start(&process).await;

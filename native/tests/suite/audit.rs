@@ -226,7 +226,7 @@ async fn a_charged_job_that_ran_again_is_not_a_violation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repair_during_reservations_causes_no_deadlock() {
+async fn repairs_during_reservations_do_not_deadlock() {
     let weir = Weir::new().await;
     let mut users = Vec::new();
     for _ in 0..10 {

@@ -178,7 +178,7 @@ async fn a_scheduled_job_can_be_cancelled_before_its_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_without_an_answer_reserves_nothing() {
+async fn a_batch_without_an_answer_does_not_reserve() {
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/programs.toml")]).await;
     let who = Who::User(weir.user("free").await);
     let commit = |sha: &str| {

@@ -108,7 +108,7 @@ async fn a_refusal_names_each_full_window_and_the_latest_reset() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_amount_above_a_whole_window_gets_no_retry_after() {
+async fn an_amount_above_a_whole_window_does_not_get_retry_after() {
     let weir = images().await;
     let user = weir.user("hobby").await;
     let ask = async |most: i64| {

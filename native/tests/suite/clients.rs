@@ -252,7 +252,7 @@ async fn claims_what_it_works_in_language(program: &[PathBuf]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_of_two_queues_claims_no_job_before_it_can_work_it_in_python() {
+async fn a_python_worker_of_two_queues_claims_only_jobs_it_can_work() {
     let made = tokio::task::spawn_blocking(|| programs::python("psycopg-3.3.9", &["psycopg[binary]==3.3.9"]));
     let Some(python) = made.await.unwrap() else { return };
     claims_what_it_works_in_language(&[python, "-c".into(), COUNTING_PYTHON.into()]).await;

@@ -400,7 +400,7 @@ async fn only_this_machine_can_reach_the_console() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_other_website_cancels_a_job() {
+async fn other_websites_cannot_cancel_jobs() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
@@ -446,7 +446,7 @@ async fn the_listener_passes_on_the_peer_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_page_scans_a_large_table() {
+async fn pages_do_not_scan_large_tables() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     client

@@ -163,7 +163,7 @@ async fn a_backend_acts_on_behalf_within_its_keys_scopes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_keys_are_answered_slowly_and_delay_no_others() {
+async fn wrong_keys_are_answered_slowly_and_do_not_delay_others() {
     let weir = Weir::new().await;
     let operator = Backend::operator(&weir).await;
     let path = "/admin/audit-log";
@@ -230,7 +230,7 @@ async fn wrong_keys_are_answered_slowly_and_delay_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_blocked_change_delays_no_maintenance() {
+async fn blocked_changes_do_not_delay_maintenance() {
     let weir = Weir::new().await;
     let mut operator = weir.client().await;
     let open = operator.transaction().await.unwrap();
@@ -247,7 +247,7 @@ async fn a_blocked_change_delays_no_maintenance() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_starts_parked_jobs_and_old_events_change_nothing() {
+async fn upgrades_start_parked_jobs_and_old_events_are_ignored() {
     let weir = Weir::new().await;
     let backend = Backend::operator(&weir).await;
     let user = weir.user("free").await;

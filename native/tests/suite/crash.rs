@@ -194,7 +194,7 @@ async fn a_killed_workers_jobs_resume_within_fifteen_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_paused_process_overwrites_no_successors_attempt() {
+async fn a_paused_process_does_not_overwrite_its_successors_attempt() {
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/crash.toml")]).await;
     let client = weir.client().await;
     let who = Who::User(weir.user("free").await);

@@ -67,7 +67,7 @@ async fn a_connection_cut_after_commit_is_found_again_by_its_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pooler_error_after_commit_creates_no_duplicates() {
+async fn pooler_errors_after_commit_do_not_create_duplicates() {
     through(Cut::PoolerErrorAfterCommit).await;
     through(Cut::ShutdownAfterCommit).await;
 }

@@ -323,7 +323,7 @@ async fn hanging_up() -> (std::net::SocketAddr, Arc<Mutex<Vec<String>>>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stale_connection_costs_no_attempt() {
+async fn stale_connections_do_not_use_an_attempt() {
     let (address, keys) = hanging_up().await;
     let stage = Stage::at(address, Calls::default()).await;
     for attempts in 1..=2 {

@@ -102,7 +102,7 @@ async fn work_unhurriedly(weir: &Weir) -> Working {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_stream_sends_every_job_of_a_burst_and_no_other_users() {
+async fn one_stream_sends_every_job_of_a_burst_but_not_other_users_jobs() {
     let weir = Weir::new().await;
     let (who, other) = (
         Who::User(weir.user("enterprise").await),
@@ -147,7 +147,7 @@ async fn one_stream_sends_every_job_of_a_burst_and_no_other_users() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reconnected_stream_misses_nothing() {
+async fn a_reconnected_stream_sends_every_change() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let mut events = Events::open(&weir, "/api/jobs/events?limit=2", who).await;
@@ -279,7 +279,7 @@ async fn a_stream_ends_when_its_callers_token_expires() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_streams_cost_the_database_no_more_than_one() {
+async fn many_streams_cost_the_database_as_little_as_one() {
     let weir = Weir::new().await;
     let reads = async || -> i64 {
         // An idle backend reports its reads about once a second.
@@ -315,7 +315,7 @@ async fn many_streams_cost_the_database_no_more_than_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_stream_of_the_lanes_contains_no_user_data() {
+async fn the_stream_of_the_lanes_does_not_contain_user_data() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let mut events = Events::open(&weir, "/api/lanes/events", Who::Address("192.0.2.9")).await;

@@ -96,7 +96,7 @@ async fn an_operators_open_transaction_delays_only_its_user() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_blocked_users_batches_delay_no_reads_and_no_other_batches() {
+async fn a_blocked_users_batches_do_not_delay_reads_or_other_batches() {
     let weir = Weir::new().await;
     let locked = weir.user("pro").await;
     let other = weir.user("pro").await;
@@ -178,7 +178,7 @@ async fn a_change_that_timed_out_on_a_lock_succeeds_after_its_release() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_blocked_holders_delay_no_other_changes() {
+async fn many_blocked_holders_do_not_delay_other_changes() {
     let weir = Weir::new().await;
     let other = weir.user("pro").await;
     let blocked = users(&weir, "pro", 8).await;
@@ -322,7 +322,7 @@ async fn count_updates(client: &tokio_postgres::Client) {
 
 // On one thread, so that simultaneous settlements form one group.
 #[tokio::test]
-async fn a_full_disk_puts_no_holder_into_quarantine() {
+async fn a_full_disk_does_not_put_holders_into_quarantine() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     count_updates(&client).await;
@@ -412,7 +412,7 @@ async fn a_repeatedly_refused_item_splits_its_group_once() {
 
 // On one thread, so that simultaneous requests form one group.
 #[tokio::test]
-async fn a_panic_over_one_holders_row_affects_no_other() {
+async fn a_panic_over_one_holders_row_does_not_affect_others() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let odd = weir.user("enterprise").await;
@@ -485,7 +485,7 @@ async fn a_locked_holders_settlement_is_not_retried_in_every_round() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_cannot_be_settled_stops_no_step_of_reconciliation() {
+async fn a_job_that_cannot_be_settled_does_not_stop_reconciliation() {
     let weir = Weir::new().await;
     let (blocked, waits) = (weir.user("free").await, weir.user("free").await);
     let stuck = weir.analyse(Who::User(blocked), "a_test.go", GO_TESTS).await;
@@ -627,7 +627,7 @@ async fn a_read_over_a_stalled_connection_ends_and_drops_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_leaves_no_transaction_and_keeps_the_connection() {
+async fn a_refusal_ends_its_transaction_and_keeps_the_connection() {
     let weir = Weir::new().await;
     let pool = weir_ledger::database::Database::at(weir.url()).unwrap().pool(1);
     let over = async || {
@@ -653,7 +653,7 @@ async fn a_refusal_leaves_no_transaction_and_keeps_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_abandoned_read_delays_no_other() {
+async fn abandoned_reads_do_not_delay_others() {
     let weir = Weir::new().await;
     let pool = weir_ledger::database::Database::at(weir.url()).unwrap().pool(2);
     let sleep = async |seconds: f64| -> Result<(), weir_ledger::database::DatabaseError> {

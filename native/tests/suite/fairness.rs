@@ -161,7 +161,7 @@ async fn a_newcomer_never_waits_for_another_users_backlog() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_starts_parked_jobs_and_a_downgrade_starts_none() {
+async fn upgrades_start_parked_jobs_and_downgrades_do_not() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let ids = submit(&weir, Who::User(user), 6).await;
@@ -394,7 +394,7 @@ async fn only_jobs_of_dead_processes_are_taken_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_fairness_no_job_is_parked() {
+async fn without_fairness_jobs_are_not_parked() {
     let weir = Weir::with(&[("FAIRNESS_ENABLED", "false")]).await;
     // Long enough that the last one starts before the first is done, even on a busy machine.
     let clockwork = Clockwork::taking(1000);
@@ -423,7 +423,7 @@ async fn a_lane_never_runs_more_jobs_at_once_than_it_has_workers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_handlers_get_no_jobs_ahead_of_a_free_worker() {
+async fn slow_handlers_do_not_get_jobs_ahead_of_a_free_worker() {
     let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "2")]).await;
     // Longer than a job that was claimed too early waits before it returns to its queue.
     let clockwork = Clockwork::taking(700);

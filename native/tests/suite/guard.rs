@@ -18,7 +18,7 @@ async fn count(client: &tokio_postgres::Client, which: &str) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn process_scope_limits_each_process_and_parks_nothing() {
+async fn process_scope_limits_each_process_and_does_not_park_jobs() {
     let weir = Weir::with(&[
         ("FAIRNESS_SCOPE", "process"),
         ("FAIRNESS_SNOOZE_DURATION", "1s"),
@@ -292,7 +292,7 @@ async fn unknown_users_and_unknown_plans_have_the_default_slots() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_locked_users_foreign_jobs_lose_no_attempt() {
+async fn a_locked_users_foreign_jobs_do_not_lose_an_attempt() {
     let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "40")]).await;
     let (locked, other) = (weir.user("free").await, weir.user("free").await);
     // Their row exists once they have submitted something.

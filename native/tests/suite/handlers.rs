@@ -78,7 +78,7 @@ impl Handler for Fragile {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_panicking_handler_keeps_neither_slot_nor_quota_nor_worker() {
+async fn a_panicking_handler_frees_its_slot_quota_and_worker() {
     let weir = programs().await;
     let who = Who::User(weir.user("free").await);
     // More than the lane's workers, so that the last job finds none if a panic loses one.

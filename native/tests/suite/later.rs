@@ -233,7 +233,7 @@ async fn a_cancellation_frees_the_slot_and_notifies_the_endpoint() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_after_a_cancel_revives_no_old_attempt() {
+async fn a_retry_after_a_cancel_does_not_revive_an_old_attempt() {
     let stage = Stage::new("60s", &[]).await;
     let working = stage.work().await;
     let who = stage.user().await;
@@ -336,7 +336,7 @@ async fn a_request_is_signed_by_both_secrets_during_rotation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_secret_no_request_is_signed_or_answered_later() {
+async fn without_a_secret_requests_are_not_signed_or_answered_later() {
     let stage = Stage::new("60s", &[("HANDLER_SECRET", "")]).await;
     let working = stage.work().await;
     let who = stage.user().await;

@@ -377,7 +377,7 @@ async fn a_locked_holder_does_not_delay_other_overdue_attempts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reports_on_a_blocked_user_use_no_connections_of_readers() {
+async fn reports_on_a_blocked_user_do_not_use_readers_connections() {
     let stage = Stage::new("60s", &[]).await;
     let working = stage.work().await;
     let (locked, other) = (stage.user().await, stage.user().await);

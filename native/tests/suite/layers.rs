@@ -565,7 +565,7 @@ const NAMES_METERS: [&str; 5] = [
 ];
 
 #[test]
-fn no_code_knows_the_name_of_a_meter() {
+fn code_does_not_know_the_names_of_meters() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("..")
         .canonicalize()

@@ -108,7 +108,7 @@ async fn check_attempt(client: &Client, job_id: i64, started_at: &Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_foreign_leader_rescues_no_running_job_and_loses_no_tick() {
+async fn foreign_leaders_do_not_rescue_running_jobs_or_lose_ticks() {
     let Some(other) = Beside::built().await else {
         return;
     };

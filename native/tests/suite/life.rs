@@ -86,7 +86,7 @@ async fn internal_errors_hide_database_messages_and_paths() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_job_is_charged_more_than_it_reserved() {
+async fn jobs_are_not_charged_more_than_they_reserved() {
     let weir = programs().await;
     let who = Who::User(weir.user("free").await);
     let working = weir.work().await;
@@ -219,7 +219,7 @@ async fn without_drain_time_a_running_job_is_requeued_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_success_after_a_takeover_changes_nothing() {
+async fn a_late_success_after_a_takeover_is_ignored() {
     use weir_ledger::settlement::{Ended, Settled, Success};
     let weir = programs().await;
     let who = Who::User(weir.user("free").await);
@@ -281,7 +281,7 @@ async fn a_late_success_after_a_takeover_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_duplicate_reserves_nothing_and_shows_no_other_users_job() {
+async fn a_duplicate_does_not_reserve_or_show_another_users_job() {
     let weir = programs().await;
     let (a, b) = (
         Who::User(weir.user("free").await),

@@ -402,7 +402,7 @@ async fn by_default_the_log_has_failures_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn logs_hold_no_address_no_assertion_and_no_refused_request_id() {
+async fn logs_do_not_hold_addresses_assertions_or_refused_request_ids() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["serve"], &[]);
     process.ready().await;

@@ -145,7 +145,7 @@ async fn jobs_inserted_by_rivers_go_client_keep_the_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lane_paused_through_river_starts_nothing_until_it_is_resumed() {
+async fn a_lane_paused_through_river_does_not_start_jobs_until_resumed() {
     let weir = Weir::new().await;
     let counting = Arc::new(Counting::default());
     let user = weir.user("free").await;

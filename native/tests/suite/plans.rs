@@ -24,7 +24,7 @@ async fn plan_of(client: &Client, sql: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_statement_of_the_hot_paths_scans_a_table() {
+async fn statements_of_the_hot_paths_do_not_scan_tables() {
     let weir = Weir::new().await;
     // Big tables without statistics, which the planner considers small.
     weir.client()

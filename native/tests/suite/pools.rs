@@ -84,7 +84,7 @@ async fn idle_priority_workers_take_default_jobs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn by_default_no_workers_are_lent() {
+async fn by_default_workers_are_not_lent() {
     let weir = Weir::with(&POOLS).await;
     let gate = Gate::new();
     let free = submit(&weir, "free", 4).await;

@@ -124,7 +124,7 @@ async fn only_the_owner_and_two_roles_may_use_weirs_objects() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_role_can_use_weirs_trigger_functions_on_its_tables() {
+async fn roles_cannot_use_weirs_trigger_functions_on_their_tables() {
     let weir = Weir::with(&[("WEIR_SCHEMA", "weir"), ("RIVER_SCHEMA", "public")]).await;
     let stranger = Role::new(&weir).await;
     stranger.run("GRANT USAGE ON SCHEMA weir TO {}").await;
@@ -221,7 +221,7 @@ async fn rights_that_the_owner_cannot_revoke_stop_the_migration() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_workers_role_reaches_jobs_of_services_and_no_webhook() {
+async fn a_workers_role_reaches_jobs_of_services_but_not_webhooks() {
     let weir = Weir::with(&[("WEBHOOK_PRIVATE_NETWORKS", "true")]).await;
     let client = weir.client().await;
     client

@@ -53,7 +53,7 @@ async fn when_the_leader_dies_another_process_takes_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_blocked_log_pipe_stops_no_process() {
+async fn blocked_log_pipes_do_not_stop_processes() {
     let weir = naps().await;
     let unheard = Process::unheard(&weir, &["up"], &NAPS);
     unheard.ready().await;
@@ -72,7 +72,7 @@ async fn a_blocked_log_pipe_stops_no_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopping_worker_finishes_running_jobs_and_starts_none() {
+async fn a_stopping_worker_finishes_running_jobs_and_does_not_start_new_ones() {
     let weir = naps().await;
     let client = weir.client().await;
     let users = [weir.user("free").await, weir.user("free").await];
@@ -178,7 +178,7 @@ async fn a_stopping_api_ends_its_event_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_sends_no_complete_head_is_disconnected() {
+async fn a_client_that_does_not_send_a_complete_head_is_disconnected() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let router = Router::new().route("/", get(async || "hello"));
@@ -206,7 +206,7 @@ async fn a_client_that_sends_no_complete_head_is_disconnected() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_reads_nothing_is_disconnected() {
+async fn a_client_that_does_not_read_is_disconnected() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     // More than all buffers on the way can hold.
@@ -251,7 +251,7 @@ async fn limited_role(weir: &Weir) -> (String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_survives_when_the_server_has_no_free_connection() {
+async fn a_worker_survives_when_the_server_is_out_of_connections() {
     let weir = Weir::new().await;
     let (role, url) = limited_role(&weir).await;
     let client = weir.client().await;
@@ -288,7 +288,7 @@ async fn a_worker_survives_when_the_server_has_no_free_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_reads_nothing_delays_no_stop() {
+async fn clients_that_do_not_read_do_not_delay_a_stop() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["serve"], &[]);
     process.ready().await;

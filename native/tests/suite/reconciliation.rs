@@ -636,21 +636,21 @@ async fn a_locked_parked_job_does_not_block_other_promotions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_locked_users_due_jobs_delay_no_other_due_jobs() {
-    many_due_jobs_behind_a_lock_delay_no_others(
+async fn a_locked_users_due_jobs_do_not_delay_other_due_jobs() {
+    many_due_jobs_behind_a_lock_do_not_delay_others(
         "SELECT 1 FROM holders WHERE holder = $1::text::uuid FOR UPDATE",
     )
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_locked_due_jobs_delay_no_others() {
+async fn many_locked_due_jobs_do_not_delay_others() {
     let lock = "SELECT 1 FROM river_job WHERE args ->> 'user_id' = $1::text FOR UPDATE";
-    many_due_jobs_behind_a_lock_delay_no_others(lock).await;
+    many_due_jobs_behind_a_lock_do_not_delay_others(lock).await;
 }
 
 /// A user has many due jobs, and another transaction has locked the rows that this statement selects.
-async fn many_due_jobs_behind_a_lock_delay_no_others(lock: &str) {
+async fn many_due_jobs_behind_a_lock_do_not_delay_others(lock: &str) {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let [busy, other] = [weir.user("free").await, weir.user("free").await];
@@ -686,7 +686,7 @@ async fn many_due_jobs_behind_a_lock_delay_no_others(lock: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_locked_users_ended_jobs_delay_no_other_settlement() {
+async fn a_locked_users_ended_jobs_do_not_delay_other_settlements() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let [busy, other] = [weir.user("free").await, weir.user("free").await];
@@ -710,7 +710,7 @@ async fn a_locked_users_ended_jobs_delay_no_other_settlement() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failing_step_affects_no_other_step_of_maintenance() {
+async fn a_failing_step_does_not_affect_other_steps_of_maintenance() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let [(user, jobs)] = users_with_parked_jobs(&weir).await;

@@ -574,7 +574,7 @@ async fn an_old_snapshot_does_not_slow_down_look_ups_of_accounts() {
 /// of a millisecond. A function in PL/pgSQL keeps its plans for the session. One without arguments is called once, when
 /// a statement is planned.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_function_of_the_job_path_replans_at_each_call() {
+async fn functions_of_the_job_path_do_not_replan_at_each_call() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let count_calls = format!(
@@ -866,7 +866,7 @@ async fn an_address_always_uses_the_default_lane() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_roles_may_call_the_functions_and_touch_no_table() {
+async fn two_roles_may_call_the_functions_but_not_touch_tables() {
     let pairs = [("WEIR_SCHEMA", "weir"), ("RIVER_SCHEMA", "jobs")];
     let weir = Weir::with(&pairs).await;
     let admin = weir.client().await;
@@ -1137,7 +1137,7 @@ async fn jobs_with_a_non_text_user_have_no_holder() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_concurrent_key_of_another_meter_aborts_no_transaction() {
+async fn reusing_a_key_for_another_meter_does_not_abort() {
     let weir = Weir::new().await;
     let user = weir.user("pro").await.to_string();
     let submit =
@@ -1262,7 +1262,7 @@ async fn the_jobs_of_a_silent_worker_run_again_and_those_of_a_living_one_do_not(
 
 /// A worker that was silent for an hour claims again, and its transaction stays open.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_claim_of_a_forgotten_worker_delays_no_take_over() {
+async fn a_forgotten_workers_open_claim_does_not_delay_take_over() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     for worker in ["dead", "idle"] {

@@ -126,7 +126,7 @@ async fn cancel(weir: &Weir, (id, who): (i64, Who)) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_role_without_rights_cancels_no_running_job() {
+async fn a_role_without_rights_cannot_cancel_running_jobs() {
     let weir = Weir::new().await;
     let stranger = Stranger::enter(&weir).await;
     let handler = Obedient::new();
@@ -202,7 +202,7 @@ async fn a_stop_requeues_a_job_with_a_foreign_cancellation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_role_without_rights_cancels_no_delivery() {
+async fn a_role_without_rights_cannot_cancel_deliveries() {
     let weir = Weir::with(&[("WEBHOOK_PRIVATE_NETWORKS", "true")]).await;
     let stranger = Stranger::enter(&weir).await;
     let mut receiver = Receiver::new();
@@ -250,7 +250,7 @@ async fn a_role_without_rights_cancels_no_delivery() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_role_without_rights_stops_no_maintenance() {
+async fn a_role_without_rights_cannot_stop_maintenance() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let stranger = Stranger::enter(&weir).await;

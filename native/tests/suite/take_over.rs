@@ -404,7 +404,7 @@ async fn functions_of_the_source_cannot_change_weir() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_import_loses_no_change_of_a_subscription() {
+async fn a_second_import_keeps_changes_of_subscriptions() {
     let weir = product(SMALL).await;
     let client = weir.client().await;
     for plan in ["pro", "free", "pro", "pro"] {
@@ -430,7 +430,7 @@ async fn a_second_import_loses_no_change_of_a_subscription() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_import_loses_no_usage() {
+async fn a_second_import_keeps_usage() {
     let weir = product(SMALL).await;
     let client = weir.client().await;
     let from = ["--from", "src", "--billed-until"];
@@ -496,7 +496,7 @@ async fn a_first_submission_during_an_import_stops_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_import_accepts_no_excess_of_other_windows() {
+async fn imports_do_not_accept_an_excess_of_other_windows() {
     let weir = product(SMALL).await;
     let client = weir.client().await;
     assert!(import(&weir, &["--from", "src"]).status.success());

@@ -188,7 +188,7 @@ async fn one_trace_spans_edge_api_wait_and_settlement() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_an_endpoint_no_traces_are_exported_or_stored() {
+async fn without_an_endpoint_traces_are_not_exported_or_stored() {
     let weir = Weir::new().await;
     let collector = Collector::start().await;
     let who = Who::User(weir.user("free").await);

@@ -355,7 +355,7 @@ fn meanwhile<T>(question: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_archive_file_delays_no_logged_change() {
+async fn slow_archive_files_do_not_delay_logged_changes() {
     let weir = Weir::new().await;
     let (mut client, other) = (weir.client().await, weir.client().await);
     let user = weir.user("free").await;
@@ -374,7 +374,7 @@ async fn a_slow_archive_file_delays_no_logged_change() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_deleted_during_archiving_leaves_no_usage() {
+async fn a_user_deleted_during_archiving_does_not_leave_usage() {
     let weir = Weir::new().await;
     let mut client = weir.client().await;
     let user = weir.user("free").await;

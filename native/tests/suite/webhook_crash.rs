@@ -35,7 +35,7 @@ async fn submit(weir: &Weir) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_killed_before_commit_emits_nothing() {
+async fn a_worker_killed_before_commit_does_not_emit_events() {
     let weir = Weir::with(&PAIRS).await;
     let receiver = Receiver::new();
     webhook(&weir, &receiver).await;

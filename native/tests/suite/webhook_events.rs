@@ -81,7 +81,7 @@ async fn set_plan(weir: &Weir, user: Uuid, plan: &str, effective: Effective) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_job_end_emits_one_event_and_a_rollback_emits_none() {
+async fn each_job_end_emits_one_event_and_a_rollback_does_not() {
     let weir = Weir::with(&SILENT).await;
     add(&weir, "https://example.com/a", &[], &[]).await;
     let user = weir.user("free").await;

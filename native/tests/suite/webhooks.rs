@@ -268,7 +268,7 @@ async fn redirects_are_refused_and_an_endless_answer_is_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_or_unreachable_receivers_delay_no_other() {
+async fn slow_or_unreachable_receivers_do_not_delay_others() {
     let weir = Weir::with(&[ALLOWED[0], ("WEBHOOK_WORKERS", "4")]).await;
     let (slow, fast, mut away) = (Receiver::new(), Receiver::new(), Receiver::new());
     slow.answer(Answers::After(Duration::from_secs(60)));
@@ -410,7 +410,7 @@ const LANGUAGES: [(&str, &str, &[&str], &str); 3] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_documented_verifier_accepts_deliveries_and_nothing_else() {
+async fn the_documented_verifier_accepts_only_deliveries() {
     let weir = Weir::with(&ALLOWED).await;
     let receiver = Receiver::new();
     let made = add(&weir, &receiver.url(), &[]).await;

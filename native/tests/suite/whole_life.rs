@@ -152,7 +152,7 @@ async fn a_specview_of_no_tests_or_a_foreign_analysis_is_422() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_requests_get_a_problem_with_the_right_status_and_leave_nothing() {
+async fn bad_requests_get_the_right_status_and_do_not_leave_rows() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let big = files(&[("a.go", &"x".repeat(256 * 1024))]).to_string();

@@ -46,7 +46,11 @@ const topics = new Set(["relative clause as subject", "how long as statement"]);
 /** Words that make a name of two words or more a riddle. */
 const riddle = /^(?:what|who|whoever|whose|why)\b|\b(?:nobody|somebody)s?\b/i;
 
-export const ruleNames = [...Object.keys(phrases), "long sentence", "long name", "riddle"];
+/** A verb with a negated object, as in "delays no maintenance". "Has no" and "gets no" are plain. */
+const negatedObject =
+  /\b(?:abort|accept|admit|affect|call|cancel|charge|claim|compile|cost|delay|draw|emit|exceed|free|lose|park|prefetch|promote|reach|rescue|reserve|scan|start|stop|store|touch|write)(?:s|es)? (?:no|none|nothing|neither)\b/i;
+
+export const ruleNames = [...Object.keys(phrases), "long sentence", "long name", "riddle", "negated object"];
 
 export function findingsIn({ kind, text, line }: Passage): Finding[] {
   if (kind === "name") return findingsInName(text, line);
@@ -65,6 +69,7 @@ function findingsInName(text: string, line: number): Finding[] {
   const sentence = /^\w+$/.test(text) ? wordsOf(text) : text;
   const rules = wordsIn(sentence) < 4 ? [] : rulesIn(sentence);
   if (rules.length === 0 && wordsIn(sentence) > 1 && riddle.test(sentence)) rules.push("riddle");
+  if (negatedObject.test(sentence)) rules.push("negated object");
   if (text.length > longestName) rules.push("long name");
   return rules.map((rule) => ({ rule, line, text }));
 }
