@@ -75,7 +75,7 @@ fn event(name: &str, data: impl Serialize) -> Event {
 
 /// Streams one job as server-sent events.
 ///
-/// Sends an event `job` at once and at each change. The stream ends after the final state.
+/// Sends an event `job` immediately and at each change. The stream ends after the final state.
 #[utoipa::path(
     get,
     path = "/api/jobs/{id}/events",

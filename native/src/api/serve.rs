@@ -41,7 +41,7 @@ pub enum ServeError {
     Listen(#[from] ListenError),
 }
 
-/// Serves until `stopping` is cancelled, then finishes the open answers. `/readyz` answers 503 once `unready` is
+/// Serves until `stopping` is cancelled, then finishes the open answers. `/readyz` returns 503 once `unready` is
 /// cancelled.
 ///
 /// # Errors

@@ -40,7 +40,7 @@ pub(super) async fn verified(api: &Api, parts: &Parts, scope: Scope) -> Result<S
         Ok(key) => {
             metrics::counter!("weir_service_key_refusals_total", "reason" => "scope").increment(1);
             Err(ApiError::Forbidden(format!(
-                "The key {} lacks the scope {}; create a key that has it with `weir key create`.",
+                "The key {} lacks the `{}` scope; create a key that has it with `weir key create`.",
                 key.name,
                 scope.as_str()
             )))

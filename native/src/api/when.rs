@@ -13,7 +13,7 @@ pub const MAX_AHEAD: SignedDuration = SignedDuration::from_hours(366 * 24);
 /// When to run a job, and its priority among the jobs that are ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct When {
-    /// `None` is at once.
+    /// `None` means immediately.
     pub(super) run_at: Option<Timestamp>,
     /// The time in `Weir-Run-At`, even if it has passed.
     pub(super) asked_for: Option<Timestamp>,
@@ -22,7 +22,7 @@ pub(super) struct When {
 }
 
 impl When {
-    /// Reads the headers. A time in the past is at once.
+    /// Reads the headers. A time in the past means immediately.
     pub(super) fn of(headers: &HeaderMap, now: Timestamp) -> Result<Self, ApiError> {
         let run_at = single(headers, "weir-run-at", |text| text.parse::<Timestamp>().ok()).map_err(|_| {
             ApiError::Unprocessable("Weir-Run-At must be one time, such as 2027-01-31T08:00:00Z.".to_owned())

@@ -139,7 +139,7 @@ struct Provoked {
     /// A valid body of a submission, and one of a batch.
     good: String,
     many: String,
-    /// Service keys, as the header `Authorization`.
+    /// Service keys, as the `Authorization` header.
     reader: String,
     operator: String,
 }
@@ -174,7 +174,7 @@ impl Provoked {
         }
     }
 
-    /// The header `Authorization` of an endpoint that works on this attempt.
+    /// The `Authorization` header of an endpoint that works on this attempt.
     async fn token(&self, id: i64, claim: &str) -> String {
         let sql = "SELECT created_at FROM river_job WHERE id = $1";
         let row = self.weir.client().await.query_opt(sql, &[&id]).await.unwrap();
@@ -751,7 +751,7 @@ async fn the_shared_queue_runs_without_admission_in_development_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_cache_may_keep_an_answer() {
+async fn caches_may_not_keep_answers() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;

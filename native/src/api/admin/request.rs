@@ -14,7 +14,7 @@ use super::super::headers::{self, MAX_KEY};
 use super::super::problem::ApiError;
 use super::super::state::Api;
 
-/// The parameters of a path. A path that is not valid text is answered with 404 as a problem document.
+/// The parameters of a path. A path that is not valid text gets a 404 as a problem document.
 pub(super) struct Names<T>(pub(super) T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for Names<T> {

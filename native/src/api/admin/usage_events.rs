@@ -48,7 +48,7 @@ pub struct CloudEvent {
     #[schema(example = "1.0")]
     specversion: &'static str,
     id: Uuid,
-    /// The setting `USAGE_EVENT_SOURCE`.
+    /// The `USAGE_EVENT_SOURCE` setting.
     #[schema(example = "weir")]
     source: String,
     #[schema(example = "weir.usage")]
@@ -123,7 +123,7 @@ fn wants_batch(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The events as an array. The cursor is in the header `Link`.
+/// The events as an array. The cursor is in the `Link` header.
 fn batch(events: &[CloudEvent], next: &str, limit: i64) -> Response {
     let mut response = Json(events).into_response();
     let headers = response.headers_mut();
@@ -139,7 +139,8 @@ fn batch(events: &[CloudEvent], next: &str, limit: i64) -> Response {
 ///
 /// Each event appears once and none is left out: an event that is committed later never appears before a cursor.
 ///
-/// With `Accept: application/cloudevents-batch+json`, the answer is an array, and the header `Link` has the next request.
+/// With `Accept: application/cloudevents-batch+json`, the answer is an array, and the `Link` header has the next
+/// request.
 #[utoipa::path(
     get,
     path = "/admin/usage/events",
