@@ -42,6 +42,8 @@ describe("the prose check", () => {
     "one after the other": "Groups run one\nafter the other.",
     "for good": "The job failed for good.",
     "come to at most": "Grants may come to at most 5.",
+    "the header X": "The user is in the header `Weir-User`.",
+    "answered with a status": "Other requests are answered 404.",
     "go on": "The other jobs go on.",
     "long sentence": words(26),
   })) {
@@ -62,6 +64,8 @@ describe("the prose check", () => {
       "Outcome is admitted, too_large or key_reused.",
       "The table of Weir's users.",
       "It uses your table instead of Weir's.",
+      "The user is in the `Weir-User` header, or in the header `A` or `B`.",
+      "The error log lists requests answered with 401.",
       "# How long jobs stay",
     ])
       assert.deepEqual(rulesIn("page.md", text), [], text);

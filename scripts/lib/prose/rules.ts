@@ -37,6 +37,9 @@ const phrases: Record<string, RegExp> = {
   "one after the other": /\bone\s+after\s+the\s+other\b/i,
   "for good": /\bfor\s+good\b/i,
   "come to at most": /\bcomes?\s+to\s+at\s+most\b/i,
+  // Code is a word of the letter X here. Lists of several names may follow the noun.
+  "the header X": /\b(?:the|its)\s+(?:header|claim|scope|cookie|label)\s+X+\b(?!,|\s+(?:and|or)\b)/i,
+  "answered with a status": /\b(?:is|are|was|were|be)\s+answered\s+(?:with\s+)?[1-5]\d\d\b/,
   "go on": /\b(?:go|goes|going|went|gone)\s+on\b/i,
 };
 
