@@ -89,7 +89,7 @@ test("a READ_LIMITER denial does not claim ANON_READ_LIMIT's policy", async () =
       worker: { ratelimits: { READ_LIMITER: { namespace_id: "1", simple: { limit: 2, period: 60 } } } },
     },
   );
-  // The limiter counts per minute of the clock, so the denial may take a few more requests.
+  // The limiter counts per clock minute, so the denial may take a few more requests.
   const denied = await until("a denial", async () => {
     const answer = await edge.from("203.0.113.3")("/api/lanes");
     return answer.status === 429 && answer;

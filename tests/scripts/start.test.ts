@@ -199,7 +199,7 @@ describe("npm start", { timeout: 600_000 }, () => {
     assert.equal(isAlive(program), false);
   });
 
-  it("restarts the origin when it has fenced itself", { skip: !canFreeze && "needs Linux" }, async () => {
+  it("restarts an origin that exits after losing the database", { skip: !canFreeze && "needs Linux" }, async () => {
     const thaw = freeze(Number(readFileSync(join(state, "postgres", "postmaster.pid"), "utf8").split("\n")[0]));
     try {
       await stack.prints(/origin ended with code 70: .*restarting/, 30_000);

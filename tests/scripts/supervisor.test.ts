@@ -24,7 +24,7 @@ function startsOf(name: string): number {
 }
 
 describe("a supervised server", () => {
-  it("is restarted when it has fenced itself", async () => {
+  it("is restarted when it exits after losing the database", async () => {
     const server = ending("fenced", 70);
     // The second one runs. If it is stopped before it has reported that, it is not counted.
     while (server.restarts < 1 || startsOf("fenced") < 2) await new Promise((done) => setTimeout(done, 20));

@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_is_a_word_in_any_case_or_a_digit() {
+    fn flags_accept_words_in_any_case_and_digits() {
         let enabled = |text| {
             let settings = Settings::read(&variables(&[("FAIRNESS_ENABLED", text)]), &services());
             settings.map(|settings| settings.fairness.enabled)

@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_looks_like_markdown_stays_text() {
+    fn markdown_in_names_is_escaped() {
         for (name, wanted) in [
             ("[click](https://example.com)", r"\[click\](https\://example.com)"),
             ("![logo](a.png)", r"\!\[logo\](a.png)"),

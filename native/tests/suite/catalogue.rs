@@ -269,7 +269,7 @@ fn changed(weir: &Weir, change: impl FnOnce(&mut Catalogue)) -> Catalogue {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn raised_limits_apply_at_once_and_new_slots_wake_parked_jobs() {
+async fn raised_limits_apply_immediately_and_new_slots_wake_parked_jobs() {
     let weir = images().await;
     early_in_the_hour().await;
     let user = weir.user("hobby").await;

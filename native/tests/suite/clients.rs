@@ -38,11 +38,7 @@ async fn output(weir: &Weir, program: &[PathBuf], args: &[&str]) -> String {
 
 /// The quota has ten orders left. Of 32 concurrent ones, ten are accepted with a job each, and the others leave
 /// nothing.
-async fn orders_are_there_with_their_jobs_or_not_at_all(
-    weir: &Weir,
-    client: &Client,
-    program: &[PathBuf],
-) -> Uuid {
+async fn orders_and_jobs_commit_together(weir: &Weir, client: &Client, program: &[PathBuf]) -> Uuid {
     client.batch_execute(TABLES).await.unwrap();
     let user = weir.user("free").await;
     weir.use_up(user, "analysis", 40).await;
@@ -83,7 +79,7 @@ async fn a_worker_completes_in_its_own_transactions(
 async fn in_language(program: &[PathBuf]) {
     let weir = Weir::new().await;
     let client = weir.client().await;
-    let user = orders_are_there_with_their_jobs_or_not_at_all(&weir, &client, program).await;
+    let user = orders_and_jobs_commit_together(&weir, &client, program).await;
     a_worker_completes_in_its_own_transactions(&weir, &client, user, program).await;
     weir.end().await;
 }
@@ -436,7 +432,7 @@ async fn a_late_report_of_an_attempt_that_failed_does_not_complete_the_next_one(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fleet_in_go_keeps_every_limit_and_takes_a_freed_slot_at_once() {
+async fn a_fleet_in_go_keeps_every_limit_and_takes_a_freed_slot_immediately() {
     let folder = std::env::temp_dir().join(format!("weir-go-client-{}", Uuid::new_v4()));
     let inside = folder.clone();
     let Some(program) = tokio::task::spawn_blocking(move || go(&inside)).await.unwrap() else {
@@ -444,8 +440,7 @@ async fn a_fleet_in_go_keeps_every_limit_and_takes_a_freed_slot_at_once() {
     };
     let weir = Weir::new().await;
     let client = weir.client().await;
-    let ordered =
-        orders_are_there_with_their_jobs_or_not_at_all(&weir, &client, std::slice::from_ref(&program)).await;
+    let ordered = orders_and_jobs_commit_together(&weir, &client, std::slice::from_ref(&program)).await;
     let (mut slots, mut ids) = (HashMap::from([(ordered, 1)]), Vec::new());
     for (plan, jobs) in [("free", 40), ("pro", 60), ("enterprise", 60)] {
         let user = weir.user(plan).await;

@@ -198,7 +198,7 @@ async fn an_endpoints_retry_after_is_respected() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_request_and_too_long_an_answer_end_the_job_at_once() {
+async fn a_refused_request_and_too_long_an_answer_end_the_job_immediately() {
     let stage = Stage::new().await;
     for (what, reason) in [("refuse", "no such repository"), ("flood", "larger than")] {
         let job = stage.run(json!({ "do": what })).await;

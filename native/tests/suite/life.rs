@@ -210,7 +210,7 @@ async fn stopping_requeues_a_running_job_without_counting_the_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_drain_time_a_running_job_is_requeued_at_once() {
+async fn without_drain_time_a_running_job_is_requeued_immediately() {
     let config = [
         ("WEIR_CONFIG", "tests/programs.toml"),
         ("WEIR_DRAIN_TIMEOUT", "0s"),

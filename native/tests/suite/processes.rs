@@ -311,7 +311,7 @@ async fn clients_that_do_not_read_do_not_delay_a_stop() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_stop_signal_ends_the_process_at_once() {
+async fn a_second_stop_signal_ends_the_process_immediately() {
     let weir = naps().await;
     let who = Who::User(weir.user("free").await);
     let more = [NAPS[0], ("WEIR_DRAIN_TIMEOUT", "10m")];

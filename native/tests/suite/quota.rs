@@ -282,7 +282,7 @@ async fn weirs_job_rows_equal_those_of_river() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_change_applies_at_once_without_rewriting_rows() {
+async fn a_plan_change_applies_immediately_without_rewriting_rows() {
     let weir = Weir::new().await;
     let user = weir.user("pro").await;
     let reserver = reserver(&weir);

@@ -403,7 +403,7 @@ async fn a_clock_set_back_does_not_delay_detection_of_a_dead_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_after_the_last_heartbeat_is_not_taken_over_at_once() {
+async fn a_claim_after_the_last_heartbeat_is_not_taken_over_immediately() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let jobs = of_three_users(&weir).await;

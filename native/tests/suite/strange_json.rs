@@ -95,7 +95,7 @@ async fn make(transaction: &mut Transaction<'_>, call: &Call, jobs: &mut Jobs) -
             let is_too_large = call.sql.contains("weir_submit")
                 && call.params[2]
                     .as_ref()
-                    .is_some_and(|args| json::has_no_double(args));
+                    .is_some_and(|args| json::exceeds_double(args));
             assert!(
                 state == Some(SqlState::INVALID_PARAMETER_VALUE)
                     || is_too_large && state == Some(SqlState::NUMERIC_VALUE_OUT_OF_RANGE),

@@ -357,7 +357,7 @@ async fn the_list_is_newest_first_and_pages_by_id() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cancelling_a_queued_job_frees_quota_and_slot_at_once() {
+async fn cancelling_a_queued_job_frees_quota_and_slot_immediately() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let first = weir.analyse(who, "a_test.go", GO_TESTS).await;

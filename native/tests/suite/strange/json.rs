@@ -170,6 +170,6 @@ pub(crate) fn subject(rng: &mut StdRng) -> String {
 }
 
 /// Whether a text has one of the numbers above that no double represents.
-pub(crate) fn has_no_double(text: &str) -> bool {
+pub(crate) fn exceeds_double(text: &str) -> bool {
     ["e400", "e20000"].iter().any(|exponent| text.contains(exponent))
 }
