@@ -31,7 +31,7 @@ COMMENT ON COLUMN grants.reserved IS
 COMMENT ON COLUMN grants.used IS
     'Charged by finished jobs.';
 COMMENT ON COLUMN grants.expires_at IS
-    'After this time nothing more is drawn; an existing draw stays until its reservation ends. Null: never.';
+    'Nothing can be drawn after this time; an existing draw stays until its reservation ends. Null: never.';
 COMMENT ON COLUMN grants.reason IS
     'Why it was given, for operators.';
 COMMENT ON COLUMN grants.created_at IS

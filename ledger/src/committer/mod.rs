@@ -30,7 +30,7 @@ use quarantine::{Quarantine, Reason};
 
 pub(crate) use item::{GroupFailure, Locking, Rejection, Transact};
 
-/// The number of times that other tasks of the runtime may run before a group closes.
+/// The number of times that a group yields to the runtime before it closes.
 const YIELDS: usize = 4;
 
 /// The lock timeout of a group. Then it continues without the blocked member.

@@ -35,7 +35,7 @@ const MAX_WEBHOOKS: i64 = 100;
 /// The number of a webhook's deliveries that one transaction cancels or replays.
 pub(super) const MAX_AT_ONCE: i64 = 5000;
 
-/// A webhook to create. Its URL was checked.
+/// A webhook to create. The URL must be validated first.
 #[derive(Clone, Copy, Debug)]
 pub struct NewWebhook<'a> {
     /// The URL.

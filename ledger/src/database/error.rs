@@ -32,7 +32,7 @@ pub enum DatabaseError {
         within: Duration,
     },
     /// The pool has no free connection.
-    #[error("the pool has no database connection: {}", match &**.0 {
+    #[error("the pool has no free database connection: {}", match &**.0 {
         deadpool_postgres::PoolError::Backend(error) => reason(error),
         other => other.to_string(),
     })]

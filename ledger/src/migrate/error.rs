@@ -17,7 +17,7 @@ pub enum MigrateError {
     #[error("River's migration failed: {0}")]
     River(#[from] riverqueue::migrate::Error),
     /// Another transaction uses a table that must change.
-    #[error("{} blocks the migration; end it, or run this again after it has ended", by.as_deref().unwrap_or("another transaction"))]
+    #[error("{} blocks the migration; end that session, or rerun `weir migrate` when it has finished", by.as_deref().unwrap_or("another transaction"))]
     Blocked {
         /// That transaction's session.
         by: Option<String>,

@@ -54,7 +54,7 @@ pub enum SettleError {
     #[error("the output cannot be stored: {0}")]
     Unstorable(String),
     /// PostgreSQL refuses this settlement, and will refuse it again.
-    #[error("the settlement is refused: {0}")]
+    #[error("PostgreSQL rejected the settlement: {0}")]
     Refused(DatabaseError),
 }
 

@@ -1,5 +1,5 @@
 -- A user's plan at a moment, and the anchor of its billing periods. Both come from the active subscription. Its
--- scheduled plan is in force from its time on, even before it is written to plan_id. Without a subscription, and for a
+-- scheduled plan takes effect at next_plan_at, even before it is written to plan_id. Without a subscription, and for a
 -- null user: the default plan and calendar months. Always one row.
 --
 -- This is the one place that decides which plan counts now. Two places have parts of the rule: emit_plan_change() for a

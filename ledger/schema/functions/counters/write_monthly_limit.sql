@@ -1,6 +1,6 @@
 -- Trigger of plan_limits: copies a changed plan_limits.month to the plan's ..._monthly_limit immediately. If the column
--- lagged behind, setting it to its old value would have no effect. Cost: one look-up in the system catalogue, one
--- write.
+-- lagged behind, setting it to its old value would have no effect.
+-- Cost: one look-up in the system catalogue, one write.
 CREATE OR REPLACE FUNCTION write_monthly_limit() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$

@@ -1,5 +1,5 @@
--- Trigger of limit_overrides: an override with a lower limit may reach thresholds immediately. Cost: as
--- emit_thresholds().
+-- Trigger of limit_overrides: an override with a lower limit may reach thresholds immediately.
+-- Cost: as emit_thresholds().
 CREATE OR REPLACE FUNCTION emit_override_thresholds() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
 AS $$

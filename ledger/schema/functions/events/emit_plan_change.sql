@@ -1,6 +1,7 @@
 -- Trigger of user_subscriptions: emits plan.changed when the plan is written: immediately, or within about a second of
 -- a scheduled change. It applies the rule of subscription_of() to both rows itself, because subscription_of() cannot
--- see the old row. Cost: a scan of webhooks; with a subscriber as emit_thresholds() for each meter.
+-- see the old row.
+-- Cost: a scan of webhooks; with a subscriber as emit_thresholds() for each meter.
 CREATE OR REPLACE FUNCTION emit_plan_change() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
 AS $$

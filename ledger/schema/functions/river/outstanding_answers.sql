@@ -1,6 +1,6 @@
--- The deadline of an attempt with an outstanding answer, if this is one and the job is pending. Such an attempt counts as
--- running. The row may be left from an earlier attempt that was ended by hand, so its claim is compared. At most one
--- row. outstanding_jobs() lists all of them.
+-- Returns the attempt's deadline if the job is pending and its answer is outstanding; otherwise no row. Such an attempt
+-- counts as running. Compares the claim, because the row may belong to an earlier attempt. outstanding_jobs() lists all
+-- of them.
 --
 -- A function in FROM, not STRICT and without SET, so that the planner inlines it. It does not inline a function that
 -- returns a value and contains a subquery.

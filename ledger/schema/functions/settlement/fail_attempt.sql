@@ -38,7 +38,7 @@ BEGIN
         RETURN;
     END IF;
     PERFORM set_config('weir.counters', 'kept', true);
-    ends := state_after(job.metadata, job.attempt, job.max_attempts, 'retryable');
+    ends := state_after_failure(job.metadata, job.attempt, job.max_attempts, 'retryable');
     -- Not immediately: River's client may still report this attempt, and its report does not identify the attempt.
     again := greatest(
         coalesce(fail_attempt.retry_at,

@@ -14,8 +14,8 @@ WITH free AS (
     ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
 ), taken AS (
     UPDATE river_job j
-    SET state = state_after(j.metadata, j.attempt, free.max_attempts, 'available')::river_job_state,
-        finalized_at = CASE WHEN state_after(j.metadata, j.attempt, free.max_attempts, 'available') <> 'available'
+    SET state = state_after_failure(j.metadata, j.attempt, free.max_attempts, 'available')::river_job_state,
+        finalized_at = CASE WHEN state_after_failure(j.metadata, j.attempt, free.max_attempts, 'available') <> 'available'
                             THEN now() END,
         max_attempts = free.max_attempts,
         scheduled_at = now(),

@@ -1,7 +1,7 @@
 -- Failed or snoozed jobs that keep their slot while they wait for the next attempt. Weir's workers free the slot with
 -- the failure. The sweep finds failures that other clients record. The time of a snooze is not stored, so the check
 -- allows an hour for its attempt.
--- Parameters: $5 seconds in addition to the ten minutes that a pass of the sweep may take.
+-- Parameters: $5 extra seconds beyond the ten minutes of a sweep.
 SELECT format('job %s of holder %s waits for its next attempt and keeps a slot', r.job_id, r.holder)
 FROM quota_reservations r
 JOIN river_job j ON j.id = r.job_id

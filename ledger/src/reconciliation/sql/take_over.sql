@@ -35,8 +35,8 @@ WITH ahead AS (
     ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
 ), taken AS (
     UPDATE river_job j
-    SET state = state_after(j.metadata, j.attempt, j.max_attempts, 'available')::river_job_state,
-        finalized_at = CASE WHEN state_after(j.metadata, j.attempt, j.max_attempts, 'available') <> 'available'
+    SET state = state_after_failure(j.metadata, j.attempt, j.max_attempts, 'available')::river_job_state,
+        finalized_at = CASE WHEN state_after_failure(j.metadata, j.attempt, j.max_attempts, 'available') <> 'available'
                             THEN now() END,
         scheduled_at = now(),
         errors = array_append(j.errors, attempt_error(j.attempt, now(), 'the process that worked the job died'))

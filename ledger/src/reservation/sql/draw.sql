@@ -1,6 +1,6 @@
--- Writes the draws of new jobs on grants: to grant_draws, the grants, the reservations and the balances. Runs after the
--- reservations and balances were written. The holders are locked, so their balances and grants stay at their places
--- (ctid). draw_grants() does this for one job of a SQL caller.
+-- Records how much new jobs draw from grants: in grant_draws, the grants, the reservations and the balances. Runs after
+-- the reservations and balances were written. The holders are locked, so the ctids of their balances and grants do not
+-- change. draw_grants() does this for one job of a SQL caller.
 -- Parameters: $1 jobs, $2 positions, $3 grants, $4 amounts.
 WITH drawn AS MATERIALIZED (
     SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::uuid[], $4::bigint[]) AS d (job_id, position, grant_id, amount)

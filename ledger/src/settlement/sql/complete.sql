@@ -1,6 +1,6 @@
 -- Completes the jobs as River's JobCompleteTx does, but only for the attempt that did the work. A job that was taken
 -- over does not change. Deletes the reservations of completed jobs. Returns one row per completed job; `holder` is null
--- if it had no reservation. After a failover, an id may belong to another job, which was created at another time.
+-- if it had no reservation. After a failover, an id may have been reused; created_at distinguishes the jobs.
 -- Parameters:
 --
 -- - $1: ids.
