@@ -243,7 +243,7 @@ impl Config {
 
     /// The exact policy for anonymous requests alone, which is all that their counting object needs.
     pub(crate) fn submissions(variables: &Variables) -> Limits {
-        // Errors were found when the edge read its configuration; with any, no request reaches an object.
+        // Configuration errors were already reported; with any of them, requests never get this far.
         Reader::new(variables).submissions()
     }
 

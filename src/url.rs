@@ -12,7 +12,7 @@ pub(crate) enum UrlError {
     Malformed,
     #[error("expected a URL without user name and password")]
     Credentials,
-    #[error("expected https://, since http:// is only for this machine (127.0.0.1, [::1] or localhost)")]
+    #[error("expected https://; http:// is allowed only for this machine (127.0.0.1, [::1] or localhost)")]
     PlainHttp,
 }
 

@@ -130,7 +130,7 @@ Examples:
   weir audit
   weir audit --json | jq '.[] | select(.violations != [])'")]
     Audit(Audit),
-    /// Show the leaders, the throughput, and why the jobs of each lane wait.
+    /// Show the leaders, the throughput, and why jobs are waiting, by lane.
     #[command(after_help = "\
 Examples:
   weir status --watch

@@ -21,7 +21,7 @@ export function isShared(): boolean {
 }
 
 /** Shows or hides the note about other jobs. */
-export function setCrowded(now: boolean): void {
+export function showSharedNotice(now: boolean): void {
   if (isCrowded === now) return;
   isCrowded = now;
   show();

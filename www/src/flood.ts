@@ -11,7 +11,7 @@ import {
   submitShared,
 } from "./api.ts";
 import { openApi } from "./api-document.ts";
-import { hasOthers, isShared, setCrowded } from "./crowd.ts";
+import { hasOthers, isShared, showSharedNotice } from "./crowd.ts";
 import { demo, demoShared } from "./demonstration.ts";
 import { element } from "./elements.ts";
 import { firstLanes, lanes, markAlive, onLanes } from "./live.ts";
@@ -69,7 +69,7 @@ join.addEventListener("click", () => void newcomer().catch((error) => showProble
 onLanes((now) => {
   if (!run || run.submitting || run.joining || run.isOver) return;
   if (!hasOthers(now, run.weir, run.shared, run.moment())) return;
-  setCrowded(true);
+  showSharedNotice(true);
   drawAgain();
 });
 onLanguage(() => {
@@ -289,7 +289,7 @@ function canJoin(): boolean {
 function open(): Run {
   const mine = new Run();
   run = mine;
-  setCrowded(false);
+  showSharedNotice(false);
   for (const name of ["weir", "shared"] as const)
     boards[name].show(mine[name], mine.moment, () => show(mine, mine.moment()));
   void follow(mine);

@@ -47,8 +47,8 @@ export function inOrder(jobs: Job[]): Job[] {
 }
 
 /**
- * Writes the rows. A row is a position in the list, not a job. When a job moves, the text of rows changes and no
- * element moves, so that nothing jumps on the screen.
+ * Writes the rows. A row is a position in the list, not a job. When a job moves, the text of rows changes and elements
+ * stay in place, so the page does not jump.
  */
 export function showJobs(jobs: Job[], toDo: Actions): void {
   actions = toDo;

@@ -59,7 +59,7 @@ impl Edge {
                 .map_or(Ok(0), |output| BufReader::new(output).read_line(&mut line))
                 .map(|_| line)
         });
-        // If it ended without this output, standard error has the reason.
+        // If it exits without this output, see its standard error.
         let Ok(started) = serde_json::from_str(&line.await??) else {
             let _ = child.kill();
             let _ = child.wait();

@@ -199,7 +199,7 @@ class Weir(_Calls):
             for queue in queues:
                 if until():
                     return
-                # One job at a time: a claimed job that waits holds a slot.
+                # Claims one job at a time, because a claimed job holds its slot.
                 with connection.transaction():
                     jobs = self.claim(connection, queue, worker)
                 for job in jobs:

@@ -247,7 +247,7 @@ async fn talk(child: &mut Child, attempt: &Attempt) -> Result<Outcome, HandlerEr
     Outcome::from_output(output)
 }
 
-/// Reads up to the maximum size of an output, plus one byte if there is more.
+/// Reads at most the maximum output size plus one byte, to detect larger output.
 async fn start_of(mut stream: impl AsyncRead + Unpin, read: &mut Vec<u8>) -> std::io::Result<()> {
     (&mut stream)
         .take(MAX_OUTPUT as u64 + 1)

@@ -274,7 +274,11 @@ fn pause(left: usize, after: Option<Duration>, jitter: f64) -> Duration {
 }
 
 /// Makes this client work the queues of all webhooks, including those created later, until it is stopped.
-pub(super) async fn keep_queues(context: Context, client: riverqueue::Client, stopped: CancellationToken) {
+pub(super) async fn sync_webhook_queues(
+    context: Context,
+    client: riverqueue::Client,
+    stopped: CancellationToken,
+) {
     let mut worked = HashSet::<String>::new();
     loop {
         let looked = context
@@ -301,7 +305,7 @@ fn follow(client: &riverqueue::Client, workers: u32, queues: Vec<String>, worked
             Ok(()) => {
                 worked.insert(queue);
             }
-            Err(error) => tracing::warn!(queue, %error, "cannot process the deliveries to a webhook"),
+            Err(error) => tracing::warn!(queue, %error, "cannot process the deliveries to this webhook"),
         }
     }
     for queue in worked.difference(&wanted).cloned().collect::<Vec<_>>() {

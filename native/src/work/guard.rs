@@ -269,7 +269,7 @@ impl Guard {
         Ok(admission)
     }
 
-    /// ADR-10's TierResolver. An unknown user has the default plan; other holders have none.
+    /// ADR-10's TierResolver. An unknown user has the default plan; anonymous holders have no plan.
     async fn plan_of(&self, holder: Holder, meter: Meter) -> Result<Option<Plan>, DatabaseError> {
         let Some(id) = holder.user_id else {
             return Ok(None);

@@ -165,7 +165,7 @@ impl Working {
             tasks.push(tokio::spawn(watching));
         }
         if delivers {
-            let watching = deliveries::keep_queues(context.clone(), client.clone(), stopped.clone());
+            let watching = deliveries::sync_webhook_queues(context.clone(), client.clone(), stopped.clone());
             tasks.push(tokio::spawn(watching));
         }
         if role != Role::Work {

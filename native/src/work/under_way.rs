@@ -28,8 +28,7 @@ use crate::context::Context;
 /// seconds.
 const LONG: Duration = Duration::from_secs(1);
 
-/// A claim that has not arrived after this long will not arrive. If it still does, it finds that another attempt has
-/// the job.
+/// After this long, a claim counts as lost. If it arrives later, another attempt has the job.
 const LOST_AFTER: Duration = DEAD_AFTER;
 
 /// River records the end of an attempt some time later, and much later in an outage.

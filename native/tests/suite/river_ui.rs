@@ -69,7 +69,7 @@ impl RiverUi {
         process::ask(self.port, method, path, &headers, &body).await
     }
 
-    /// The request of its page for a click.
+    /// Sends the request that River UI sends for a click.
     async fn click(&self, method: &str, path: &str, body: Value) {
         let reply = self.ask(method, path, &body).await.unwrap();
         assert_eq!(reply.status, 200, "{method} {path}: {}", reply.text);
