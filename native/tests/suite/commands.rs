@@ -69,7 +69,7 @@ async fn a_key_is_alone_on_standard_output_and_needs_a_positive_ttl() {
     let key = message(&made);
     assert!(key.starts_with("weir_sk_") && key.lines().count() == 1, "{key}");
     assert!(
-        String::from_utf8_lossy(&made.stderr).contains("only time"),
+        String::from_utf8_lossy(&made.stderr).contains("will not be shown again"),
         "{made:?}"
     );
     weir.end().await;
