@@ -1121,7 +1121,7 @@ async fn jobs_with_a_non_text_user_have_no_holder() {
     for _ in 0..110 {
         weir.insert_by_river(json!({ "user_id": 42 }), "analysis_default")
             .await;
-        // On a slow machine, the worker would otherwise lose its job meanwhile.
+        // Without it, the worker would lose its job on a slow machine.
         client
             .execute("SELECT weir_heartbeat('elsewhere')", &[])
             .await
