@@ -34,7 +34,7 @@ use crate::timeout::{WaitError, with_timeout};
 /// limiter.
 const NATIVE_DENIAL_MS: u64 = 10_000;
 
-/// The name of the policy for requests with tokens that are not valid.
+/// The name of the policy for requests with invalid tokens.
 const BAD_TOKEN: &str = "bad-token";
 
 /// The maximum number of addresses and users that an isolate remembers, and of prefixes: a few megabytes of its 128.

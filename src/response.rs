@@ -57,9 +57,8 @@ pub(crate) const TOO_MANY_ANONYMOUS: &str =
 /// A user is over the limit.
 pub(crate) const TOO_MANY_OF_USER: &str = "Rate limit exceeded. Please try again later.";
 
-/// A client has sent too many tokens that are not valid.
-pub(crate) const TOO_MANY_BAD_TOKENS: &str =
-    "Too many requests with tokens that are not valid. Please try again later.";
+/// A client has sent too many invalid tokens.
+pub(crate) const TOO_MANY_BAD_TOKENS: &str = "Too many requests with invalid tokens. Please try again later.";
 
 /// A client is over its limit. Type and `violated-policies` are those of the draft on rate limit fields.
 pub(crate) fn too_many_requests(status: &PolicyStatus, detail: &str) -> Problem {

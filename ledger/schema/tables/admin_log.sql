@@ -14,7 +14,7 @@ CREATE TABLE admin_log (
 COMMENT ON TABLE admin_log IS
     'The changes by operators and billing. Rows are only added, never changed or deleted.';
 COMMENT ON COLUMN admin_log.id IS
-    'Follows the order of commits, so a reader that continues after an id misses no row.';
+    'Increases in commit order, so a reader that resumes after an id misses no rows.';
 COMMENT ON COLUMN admin_log.at IS
     'When it was changed.';
 COMMENT ON COLUMN admin_log.actor IS

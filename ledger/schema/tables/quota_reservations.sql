@@ -22,7 +22,7 @@ CREATE TABLE quota_reservations (
 );
 
 COMMENT ON TABLE quota_reservations IS
-    'One row per unfinished job: it holds quota (reserved_amount), and a slot while admitted_at is set. While parked_at is set, the job waits for a slot. With neither, the job is scheduled or between two attempts. The row ends with its job.';
+    'One row per unfinished job: it holds quota (reserved_amount), and a slot while admitted_at is set. While parked_at is set, the job waits for a slot. With neither, the job is scheduled or between two attempts. The row is deleted when the job ends.';
 COMMENT ON COLUMN quota_reservations.id IS
     'The reservation''s id.';
 COMMENT ON COLUMN quota_reservations.user_id IS

@@ -13,7 +13,7 @@ CREATE TABLE service_keys (
 );
 
 COMMENT ON TABLE service_keys IS
-    'The keys of backends. A key has 256 random bits, so a plain hash is enough: salts and slow hashes protect what people choose.';
+    'The keys of backends. A key has 256 random bits, so a plain hash is enough: salts and slow hashes are needed only for passwords that people choose.';
 COMMENT ON COLUMN service_keys.name IS
     'The key''s name.';
 COMMENT ON COLUMN service_keys.secret_hash IS

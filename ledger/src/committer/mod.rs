@@ -36,7 +36,7 @@ const YIELDS: usize = 4;
 /// The lock timeout of a group. Then it continues without the blocked member.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(25);
 
-/// Bytes are counted in units of this many, as the permits of a semaphore.
+/// The number of bytes that one permit of the semaphore stands for.
 const BYTES_PER_PERMIT: usize = 1024;
 
 /// The callers' end. Cheap to clone.
@@ -110,7 +110,7 @@ impl<T: Transact> Committer<T> {
     }
 
     /// Commits an item without waiting for the result. Returns false when there is no room for it.
-    pub(crate) fn notice(&self, item: T::Item) -> bool {
+    pub(crate) fn commit_later(&self, item: T::Item) -> bool {
         self.try_queue(item, None)
     }
 

@@ -89,7 +89,7 @@ impl Settler {
             holder,
             success: None,
         };
-        if !self.committer().notice(ended) {
+        if !self.committer().commit_later(ended) {
             tracing::debug!(job = job_id, "could not settle now; reconciliation will");
         }
     }

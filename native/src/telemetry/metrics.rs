@@ -79,7 +79,7 @@ const COUNTERS: [(&str, &str); 19] = [
     ),
     (
         "weir_edge_events_total",
-        "Failures that the edge reports, by event, such as counter_unavailable: the native limiter decided",
+        "Failures reported by the edge, by event. counter_unavailable: the native limiter decided instead",
     ),
     (
         "weir_http_requests_total",

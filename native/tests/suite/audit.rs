@@ -209,7 +209,7 @@ async fn the_audit_names_every_deliberate_violation() {
 async fn a_charged_job_that_ran_again_is_not_a_violation() {
     let scene = Scene::new().await;
     let (weir, job) = (&scene.weir, scene.job);
-    weir.begun_elsewhere(job).await;
+    weir.start_elsewhere(job).await;
     weir.ended_by_other_client(job, "completed").await;
     weir.reconcile().await;
     weir.is_clean().await;

@@ -217,7 +217,7 @@ async fn a_batch_of_specifications_reads_their_analysis_once() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
-    weir.begun_elsewhere(id).await;
+    weir.start_elsewhere(id).await;
     let tests: Vec<Value> = (0..1000)
         .map(|line| json!({ "file": "a_test.go", "name": "x".repeat(100), "line": line }))
         .collect();

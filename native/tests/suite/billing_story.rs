@@ -138,7 +138,7 @@ async fn buy_grant(backend: &Backend<'_>, holder: Holder) {
         holder["meters"]["analysis"]["grants"][0]["left"].clone()
     };
     assert_eq!(left().await, 50, "half of it is reserved");
-    backend.weir.begun_elsewhere(job.id).await;
+    backend.weir.start_elsewhere(job.id).await;
     let success = Success {
         attempt: 1,
         job_created_at: None,

@@ -649,7 +649,7 @@ async fn deleting_a_user_cancels_jobs_and_keeps_billed_usage() {
         ids.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
     }
     // One job runs, in another client.
-    weir.begun_elsewhere(ids[0]).await;
+    weir.start_elsewhere(ids[0]).await;
     let mut client = weir.client().await;
     let anne = user_of(&weir, subject).await;
     let cancelled = control::cancel_waiting(&mut client, "shell:test", &anne, Some("abuse")).await;
@@ -852,7 +852,7 @@ async fn deleting_a_user_includes_jobs_of_other_clients() {
                   VALUES ($1, 'newsletter', 3, 'completed', now())";
     client.execute(others, &[&args]).await.unwrap();
     let zoe = user_of(&weir, subject).await;
-    weir.begun_elsewhere(first).await;
+    weir.start_elsewhere(first).await;
     let cancelled = control::cancel_waiting(&mut client, "shell:test", &zoe, None).await;
     assert_eq!(cancelled.unwrap(), 1, "running jobs are not cancelled");
     weir.ended_by_other_client(first, "completed").await;

@@ -1105,7 +1105,7 @@ async fn sql_and_rust_have_the_same_limits() {
             .await,
         weir.client().await,
     );
-    weir.begun_elsewhere(job).await;
+    weir.start_elsewhere(job).await;
     for (limit, value, statement) in same_limits(job) {
         // A statement starts some time before it reads the clock.
         let beyond = if limit.starts_with("seconds") {

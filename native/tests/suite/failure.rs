@@ -294,7 +294,7 @@ async fn a_drifted_counter_and_a_refused_output_fail_alone() {
 /// A settlement of a running job.
 async fn settlement(weir: &Weir, user: Uuid, output: Value) -> weir_ledger::settlement::Ended {
     let job_id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
-    weir.begun_elsewhere(job_id).await;
+    weir.start_elsewhere(job_id).await;
     weir_ledger::settlement::Ended {
         job_id,
         holder: Some(user),

@@ -48,7 +48,7 @@ impl Scene {
             .unwrap();
     }
 
-    /// The job of a submission of this amount; `None` if it is over the quota.
+    /// Submits this amount. Returns the job's id, or `None` if it is over the quota.
     async fn submit(&self, amount: i64) -> Option<i64> {
         match self.reserver.submit(submission(self.user, amount)).await.unwrap() {
             Answer::Accepted { job, .. } => Some(job.id),
@@ -58,7 +58,7 @@ impl Scene {
     }
 
     async fn complete(&self, job_id: i64, used: i64) {
-        self.weir.begun_elsewhere(job_id).await;
+        self.weir.start_elsewhere(job_id).await;
         let ended = Ended {
             job_id,
             holder: Some(self.user),
@@ -355,7 +355,7 @@ async fn grants_cover_usage_above_a_lowered_limit() {
     let extend = "SELECT outcome FROM weir_extend((SELECT max(job_id) FROM quota_reservations), 1, $1)";
     scene
         .weir
-        .begun_elsewhere(
+        .start_elsewhere(
             client
                 .query_one("SELECT max(job_id) FROM quota_reservations", &[])
                 .await
@@ -387,7 +387,7 @@ async fn a_deleted_window_row_is_rebuilt_from_usage() {
         row.unwrap().get(0)
     };
     let (used, waits) = (submit(40).await, submit(0).await);
-    weir.begun_elsewhere(used).await;
+    weir.start_elsewhere(used).await;
     let complete = "SELECT outcome FROM weir_complete($1, 1)";
     client.query_one(complete, &[&used]).await.unwrap();
     // Nine days pass.
@@ -404,7 +404,7 @@ async fn a_deleted_window_row_is_rebuilt_from_usage() {
         .unwrap();
     let forget = include_str!("../../../ledger/src/reconciliation/sql/clean_windows.sql");
     assert_eq!(client.execute(forget, &[&1000_i64]).await.unwrap(), 1);
-    weir.begun_elsewhere(waits).await;
+    weir.start_elsewhere(waits).await;
     let extend = async |more: i64| -> String {
         let extend = "SELECT outcome FROM weir_extend($1, 1, $2)";
         client.query_one(extend, &[&waits, &more]).await.unwrap().get(0)

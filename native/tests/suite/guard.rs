@@ -421,7 +421,7 @@ async fn a_backlog_is_parked_without_jobs_that_another_meter_counts() {
     let user = weir.user("free").await;
     let who = Who::User(user);
     let running = weir.analyse(who, "a_test.go", GO_TESTS).await;
-    weir.begun_elsewhere(running).await;
+    weir.start_elsewhere(running).await;
     let other = weir.analyse(who, "b_test.go", GO_TESTS).await;
     let client = weir.client().await;
     client

@@ -14,7 +14,7 @@ use weir_ledger::plans;
 const CLERK: &str = "user_2aB|Zoë";
 
 /// Runs `weir`, and returns its output.
-fn weir_says(weir: &Weir, arguments: &[&str]) -> String {
+fn weir_output(weir: &Weir, arguments: &[&str]) -> String {
     let output = command(weir, arguments).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
@@ -42,7 +42,7 @@ async fn river(weir: &Weir, id: i64) -> (Value, Value, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subject_is_one_holder_for_all_clients() {
     let weir = Weir::new().await;
-    let token = weir_says(&weir, &["token", "--tier", "pro", "--user", CLERK]);
+    let token = weir_output(&weir, &["token", "--tier", "pro", "--user", CLERK]);
     assert_eq!(claims(&token)["sub"], CLERK);
 
     let who = Who::Subject(CLERK);
@@ -83,17 +83,17 @@ async fn a_subject_is_one_holder_for_all_clients() {
     );
     // By the text, and by its derived id.
     for user in [CLERK.to_owned(), of_all[0].to_string()] {
-        let status = weir_says(&weir, &["status", "--json", "--user", &user]);
+        let status = weir_output(&weir, &["status", "--json", "--user", &user]);
         let status: Value = serde_json::from_str(&status).unwrap();
         assert_eq!(
             (&status["known"], &status["subject"], &status["tier"]),
             (&json!(true), &json!(CLERK), &json!("pro")),
             "{status}"
         );
-        let token = weir_says(&weir, &["token", "--tier", "pro", "--user", &user]);
+        let token = weir_output(&weir, &["token", "--tier", "pro", "--user", &user]);
         assert_eq!(claims(&token)["sub"], CLERK);
     }
-    let text = weir_says(&weir, &["status", "--user", CLERK]);
+    let text = weir_output(&weir, &["status", "--user", CLERK]);
     assert!(text.contains(&format!("\nsubject {CLERK}\n")), "{text}");
     gate.open();
     working.stop().await;
@@ -204,7 +204,7 @@ async fn subjects_up_to_255_bytes_are_accepted_end_to_end() {
             .status,
         200
     );
-    weir_says(&weir, &["status", "--user", longest]);
+    weir_output(&weir, &["status", "--user", longest]);
     for refused in ["a".repeat(256), String::new(), "a\nb".to_owned()] {
         let output = command(&weir, &["token", "--tier", "free", "--user", &refused])
             .output()
@@ -246,7 +246,7 @@ async fn a_user_inserted_by_hand_under_another_id_can_submit() {
     let job = weir.analyse(Who::Subject("anne"), "a_test.go", GO_TESTS).await;
     let of_anne = holders(&weir, &[job]).await;
     assert!(of_anne.len() == 1 && of_anne[0] != rows[0].get::<_, Uuid>(0));
-    weir_says(&weir, &["token", "--tier", "pro", "--user", "ben"]);
+    weir_output(&weir, &["token", "--tier", "pro", "--user", "ben"]);
     assert_eq!(
         weir.get("/api/usage", Who::Subject("ben")).await.body["tier"],
         "pro"
@@ -286,7 +286,7 @@ async fn in_process_scope_a_subject_has_its_plans_slots() {
         ("FAIRNESS_SNOOZE_JITTER", "1s"),
     ])
     .await;
-    weir_says(&weir, &["token", "--tier", "pro", "--user", CLERK]);
+    weir_output(&weir, &["token", "--tier", "pro", "--user", CLERK]);
     let slots = weir.slots_of("pro") as usize;
     for _ in 0..slots + 2 {
         weir.analyse(Who::Subject(CLERK), "a_test.go", GO_TESTS).await;

@@ -298,7 +298,7 @@ impl Provoked {
                     .analyse(Who::User(self.weir.user("free").await), "a_test.go", GO_TESTS)
                     .await,
             );
-            self.weir.begun_elsewhere(begun).await;
+            self.weir.start_elsewhere(begun).await;
             let (path, bearer) = (
                 route.replace("{id}", &begun.to_string()),
                 self.token(begun, "1.1").await,

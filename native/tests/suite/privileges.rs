@@ -244,7 +244,7 @@ async fn a_workers_role_reaches_jobs_of_services_but_not_webhooks() {
         .await
         .unwrap();
     assert!(claimed.is_empty(), "a delivery was claimed");
-    weir.begun_elsewhere(id).await;
+    weir.start_elsewhere(id).await;
     for settle in [
         "SELECT outcome FROM weir_complete($1, 1)",
         "SELECT weir_fail($1, 1, 'no')",

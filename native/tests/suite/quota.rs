@@ -670,7 +670,7 @@ async fn an_amount_that_does_not_fit_is_refused_before_a_job_is_accepted() {
         let answer = weir.post(path, who, &body).await;
         assert_eq!(answer.status, 422, "{path}: {}", answer.body);
     }
-    weir.begun_elsewhere(first).await;
+    weir.start_elsewhere(first).await;
     let extend = format!("SELECT outcome FROM weir_extend({first}, 1, 1)");
     let outcome: String = client.query_one(&extend, &[]).await.unwrap().get("outcome");
     assert_eq!(outcome, "too_large");

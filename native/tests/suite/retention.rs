@@ -280,7 +280,7 @@ async fn unread_large_outputs_use_bounded_memory() {
     let mut paths = Vec::new();
     for user in [user, other] {
         let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
-        weir.begun_elsewhere(id).await;
+        weir.start_elsewhere(id).await;
         client
             .query_one("SELECT weir_complete($1, 1, $2)", &[&id, &large])
             .await
@@ -319,7 +319,7 @@ async fn a_large_output_by_sql_is_readable_and_deleted_with_its_owner() {
     let client = weir.client().await;
     let user = weir.user("free").await;
     let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
-    weir.begun_elsewhere(id).await;
+    weir.start_elsewhere(id).await;
     let output = json!({ "text": "x".repeat(10_000) });
     client
         .query_one("SELECT weir_complete($1, 1, $2)", &[&id, &output])

@@ -111,7 +111,7 @@ async fn beyond_the_limit_grants_pay_first_and_overage_ends_at_the_ceiling() {
             .execute("UPDATE river_job SET state = 'available' WHERE id = $1", &[&job])
             .await
             .unwrap();
-        weir.begun_elsewhere(job).await;
+        weir.start_elsewhere(job).await;
         let success = Success {
             attempt: 1,
             job_created_at: None,
@@ -134,7 +134,7 @@ async fn beyond_the_limit_grants_pay_first_and_overage_ends_at_the_ceiling() {
         let charged: (i64, i64) = (row.get(0), row.get(1));
         assert_eq!(charged, (i64::from(n == 7), i64::from(n == 16)), "job {n}");
     }
-    weir.begun_elsewhere(jobs[17]).await;
+    weir.start_elsewhere(jobs[17]).await;
     client
         .execute("SELECT weir_complete($1, 1, NULL)", &[&jobs[17]])
         .await
@@ -209,7 +209,7 @@ async fn extend_stops_at_the_ceiling_and_overrides_are_hard() {
     weir.use_up(user, "analysis", 45).await;
     let answer = submit(&weir, user).await;
     let job = answer.body["job"]["id"].as_i64().unwrap();
-    weir.begun_elsewhere(job).await;
+    weir.start_elsewhere(job).await;
     let mut client = weir.client().await;
     let extend = async |more: i64| {
         let extend = "SELECT outcome, quota FROM weir_extend($1, 1, $2)";

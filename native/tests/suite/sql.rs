@@ -337,7 +337,7 @@ async fn completion_in_the_workers_transaction_promotes_at_commit() {
     assert_eq!((first.0.as_str(), second.0.as_str()), ("admitted", "parked"));
     let (first, second) = (first.1.unwrap(), second.1.unwrap());
     let (_listener, mut notifications) = listen(&weir).await;
-    weir.begun_elsewhere(first).await;
+    weir.start_elsewhere(first).await;
 
     let transaction = other.transaction().await.unwrap();
     let complete = "SELECT outcome, charged FROM weir_complete($1, 1, '{\"count\": 2}', 5)";
@@ -414,13 +414,13 @@ async fn promotion_wakes_idle_workers_however_many_jobs_wait() {
     };
     let queue = json!({ "queue": "analysis_default" });
 
-    weir.begun_elsewhere(jobs[0]).await;
+    weir.start_elsewhere(jobs[0]).await;
     let complete = format!("SELECT outcome FROM weir_complete({}, 1)", jobs[0]);
     assert_eq!(outcome(&client, &complete).await, "done");
     assert_eq!(state_of(&client, jobs[1]).await, "available");
     assert_eq!(notified().await.as_ref(), Some(&queue), "by SQL");
 
-    weir.begun_elsewhere(jobs[1]).await;
+    weir.start_elsewhere(jobs[1]).await;
     let settler = Settler::start(&weir.context.database, &weir.context.rules);
     let success = Some(Success {
         attempt: 1,
@@ -448,7 +448,7 @@ async fn a_plan_without_the_meter_completes_jobs_and_keeps_one_slot() {
     for _ in 0..4 {
         jobs.push(submit(&client, &subject).await.1.unwrap());
     }
-    weir.begun_elsewhere(jobs[0]).await;
+    weir.start_elsewhere(jobs[0]).await;
     let gone = "DELETE FROM plan_limits l USING subscription_plans p WHERE l.plan_id = p.id AND p.tier::text = 'free'";
     client.execute(gone, &[]).await.unwrap();
     let complete = format!("SELECT outcome FROM weir_complete({}, 1)", jobs[0]);
@@ -536,7 +536,7 @@ async fn an_old_snapshot_does_not_slow_down_look_ups_of_accounts() {
             }
             let newest = "SELECT max(job_id) FROM quota_reservations";
             let id: i64 = client.query_one(newest, &[]).await.unwrap().get(0);
-            weir.begun_elsewhere(id).await;
+            weir.start_elsewhere(id).await;
             let complete = format!("SELECT weir_complete({id}, 1)");
             pages[3] = looked_at(&client, &complete, &[]).await;
         }
@@ -673,7 +673,7 @@ async fn a_failure_matches_rivers_and_its_retry_gets_a_slot_when_due() {
         submit(&client, &subject).await.1.unwrap(),
         submit(&client, &subject).await.1.unwrap(),
     );
-    weir.begun_elsewhere(first).await;
+    weir.start_elsewhere(first).await;
     let fail = |attempt: i16| format!("SELECT outcome FROM weir_fail({first}, {attempt}, 'no disk')");
     assert_eq!(outcome(&client, &fail(2)).await, "fenced_out");
     assert_eq!(outcome(&client, &fail(1)).await, "retry");
@@ -704,7 +704,7 @@ async fn a_failure_matches_rivers_and_its_retry_gets_a_slot_when_due() {
         "River's policy: a second"
     );
     // It is due while the other one runs, so it is parked and not claimable.
-    weir.begun_elsewhere(second).await;
+    weir.start_elsewhere(second).await;
     tokio::time::sleep(Duration::from_millis(1200)).await;
     weir.reconcile().await;
     assert_eq!(state_of(&client, first).await, "pending");
@@ -799,7 +799,7 @@ async fn progress_is_visible_and_extend_stays_within_the_limit() {
     let user = weir.user("free").await;
     weir.use_up(user, "analysis", 40).await;
     let id = submit(&client, &user.to_string()).await.1.unwrap();
-    weir.begun_elsewhere(id).await;
+    weir.start_elsewhere(id).await;
     let path = format!("/api/jobs/{id}");
     assert_eq!(
         weir.get(&path, Who::User(user)).await.body["progress"],
@@ -852,7 +852,7 @@ async fn an_address_always_uses_the_default_lane() {
     let who = Who::Address("198.51.100.9");
     let first = weir.analyse(who, "a_test.go", GO_TESTS).await;
     let next = weir.analyse(who, "b_test.go", GO_TESTS).await;
-    weir.begun_elsewhere(first).await;
+    weir.start_elsewhere(first).await;
     client
         .query_one("SELECT weir_complete($1, 1)", &[&first])
         .await
@@ -940,7 +940,7 @@ async fn foreign_completions_settle_within_a_tenth_of_a_second() {
     let mut current = submit(&client, &subject).await.1.unwrap();
     for _ in 0..15 {
         let next = submit(&client, &subject).await.1.unwrap();
-        weir.begun_elsewhere(current).await;
+        weir.start_elsewhere(current).await;
         weir.ended_by_other_client(current, "completed").await;
         let ended = Instant::now();
         while state_of(&client, next).await != "available" {
@@ -953,7 +953,7 @@ async fn foreign_completions_settle_within_a_tenth_of_a_second() {
     waits.sort_unstable();
     eprintln!("{waits:?}");
     assert!(waits[7] <= Duration::from_millis(150), "the median of {waits:?}");
-    weir.begun_elsewhere(current).await;
+    weir.start_elsewhere(current).await;
     weir.ended_by_other_client(current, "completed").await;
     weir.released(Who::User(subject.parse().unwrap()), "analysis")
         .await;

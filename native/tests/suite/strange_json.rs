@@ -319,7 +319,7 @@ async fn jobs_with_unreadable_json_do_not_stop_others() {
         .await
         .unwrap()
         .get(0);
-    weir.begun_elsewhere(worked).await;
+    weir.start_elsewhere(worked).await;
     let complete = "SELECT outcome FROM weir_complete($1, 1, $2::text::jsonb)";
     let row = client
         .query_one(complete, &[&worked, &r#"{"n":1e400}"#])

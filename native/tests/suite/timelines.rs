@@ -130,7 +130,7 @@ async fn a_late_success_at_a_lost_job_does_not_complete_the_next_one() {
     lose_all_jobs(&weir).await;
     let new = weir.analyse(Who::User(after), "a_test.go", GO_TESTS).await;
     assert_eq!(new, lost);
-    weir.begun_elsewhere(new).await;
+    weir.start_elsewhere(new).await;
     let settle = async |job_created_at, output: &str| {
         let success = Success {
             attempt: 1,

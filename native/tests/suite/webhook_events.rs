@@ -97,7 +97,7 @@ async fn each_job_end_emits_one_event_and_a_rollback_does_not() {
     assert_eq!(events_of_job(&weir, worked).await, ["job.completed"]);
 
     // In SQL: first rolled back, then failed, then completed.
-    let begin = async |id: i64| weir.begun_elsewhere(id).await;
+    let begin = async |id: i64| weir.start_elsewhere(id).await;
     let failing = weir.analyse(who, "b_test.go", GO_TESTS).await;
     begin(failing).await;
     let rolled_back =
@@ -198,7 +198,7 @@ async fn events_are_json_for_any_subject_and_error() {
         .await
         .unwrap();
     let failing = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
-    weir.begun_elsewhere(failing).await;
+    weir.start_elsewhere(failing).await;
     client
         .execute(
             "UPDATE river_job SET max_attempts = 1, metadata = metadata || jsonb_build_object('weir:request_id', $2::text) \
@@ -225,7 +225,7 @@ async fn use_one(weir: &Weir, user: Uuid, way: &str) {
     match way {
         "a worker" => {
             let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
-            weir.begun_elsewhere(id).await;
+            weir.start_elsewhere(id).await;
             let success = weir_ledger::settlement::Success {
                 attempt: 1,
                 job_created_at: None,
@@ -241,7 +241,7 @@ async fn use_one(weir: &Weir, user: Uuid, way: &str) {
         }
         "SQL" => {
             let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
-            weir.begun_elsewhere(id).await;
+            weir.start_elsewhere(id).await;
             client
                 .execute("SELECT weir_complete($1, 1, NULL)", &[&id])
                 .await
@@ -249,7 +249,7 @@ async fn use_one(weir: &Weir, user: Uuid, way: &str) {
         }
         "another client" => {
             let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
-            weir.begun_elsewhere(id).await;
+            weir.start_elsewhere(id).await;
             weir.ended_by_other_client(id, "completed").await;
             weir.reconcile().await;
         }

@@ -96,7 +96,7 @@ async fn concurrent_specviews_charge_each_test_once() {
     for _ in 0..2 {
         let answer = weir.post("/api/jobs/specview", who, &wanted).await;
         let job_id = answer.body["job"]["id"].as_i64().unwrap();
-        weir.begun_elsewhere(job_id).await;
+        weir.start_elsewhere(job_id).await;
         let attempt = Attempt {
             job_id,
             attempt: 1,

@@ -403,7 +403,7 @@ impl Weir {
     }
 
     /// Starts a job's first attempt as other clients do, with their own SQL.
-    pub async fn begun_elsewhere(&self, id: i64) {
+    pub async fn start_elsewhere(&self, id: i64) {
         let begin = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), \
                      attempted_by = '{elsewhere}' WHERE id = $1";
         self.client().await.execute(begin, &[&id]).await.unwrap();
