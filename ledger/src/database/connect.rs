@@ -277,9 +277,13 @@ impl Database {
     pub async fn shares_sessions(&self) -> Result<bool, DatabaseError> {
         let (one, other) = tokio::try_join!(self.connect_with_defaults(), self.connect_with_defaults())?;
         // Looks for two connections in the same session, or for one in two sessions. The pooler serves other clients at
-        // the same time, so a single check may miss it.
-        for _ in 0..5 {
+        // the same time, and may use its sessions in turns, so a single check may miss it.
+        for _ in 0..12 {
+            let first = session_id(&one).await?;
             let before = session_id(&one).await?;
+            if before != first {
+                return Ok(true);
+            }
             other.simple_query("BEGIN").await?;
             // In this order, because the second question waits if the pool has a single session.
             let is_shared = session_id(&other).await? == before || session_id(&one).await? != before;

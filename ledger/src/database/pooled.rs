@@ -12,6 +12,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::ops::ControlFlow;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
@@ -19,8 +21,14 @@ use tokio::io::{AsyncBufRead, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWri
 /// The code of a request to cancel a statement, in the place of the protocol's version.
 const CANCEL: [u8; 4] = 80_877_102_u32.to_be_bytes();
 
+/// The maximum time for the pooler to pass on a request to cancel.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The startup parameter with the settings. Poolers refuse it, so it ends here.
 const SETTINGS: &[u8] = b"options";
+
+/// The start of the statement with the settings.
+const STATEMENT: &[u8] = b"SELECT ";
 
 /// The maximum length of a startup message, as PostgreSQL's.
 const MAX_STARTUP: u32 = 10_000;
@@ -50,7 +58,11 @@ pub(super) async fn forward(
         pooler
             .write_all(&[&length.to_be_bytes(), &*startup].concat())
             .await?;
-        tokio::io::copy_bidirectional(&mut driver, &mut pooler).await?;
+        pooler.flush().await?;
+        // The driver closes its end immediately. PgBouncer ignores requests of clients that are gone.
+        let mut ignored = tokio::io::sink();
+        let closed = tokio::io::copy(&mut pooler, &mut ignored);
+        let _ = tokio::time::timeout(CANCEL_TIMEOUT, closed).await;
         return Ok(());
     }
     let (startup, settings) = without_settings(&startup);
@@ -67,7 +79,10 @@ pub(super) async fn forward(
     let (from_pooler, mut to_pooler) = tokio::io::split(pooler);
     // A driver that is gone needs no answer, and a pooler that is gone gives none.
     tokio::select! {
-        ended = pump(from_driver, &mut to_pooler, |kind, body, out| requests.rewrite(kind, body, out)) => ended,
+        ended = pump(from_driver, &mut to_pooler, |kind, body, out| {
+            requests.rewrite(kind, body, out);
+            ControlFlow::Continue(())
+        }) => ended,
         ended = pump(from_pooler, &mut to_driver, |kind, body, out| exchange.lock().answer(kind, body, out)) => ended,
     }
 }
@@ -79,7 +94,9 @@ fn without_settings(startup: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let (mut kept, mut settings) = (version.to_vec(), Vec::new());
     while let (Some(name), Some(value)) = (texts.next().filter(|name| !name.is_empty()), texts.next()) {
         if name == SETTINGS {
-            settings = value.to_vec();
+            // SQLx puts PGOPTIONS in front of them.
+            let start = value.windows(STATEMENT.len()).position(|part| part == STATEMENT);
+            settings = value[start.unwrap_or_default()..].to_vec();
         } else {
             kept.extend([name, b"\0", value, b"\0"].concat());
         }
@@ -90,20 +107,23 @@ fn without_settings(startup: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (message, settings)
 }
 
-/// Passes each message through `change`, which appends what to send instead.
+/// Passes each message through `change`, which appends what to send instead, until it breaks off.
 async fn pump(
     from: impl AsyncRead + Unpin,
     to: &mut (impl AsyncWrite + Unpin),
-    mut change: impl FnMut(u8, &[u8], &mut Vec<u8>),
+    mut change: impl FnMut(u8, &[u8], &mut Vec<u8>) -> ControlFlow<()>,
 ) -> io::Result<()> {
     let mut from = BufReader::with_capacity(CHUNK, from);
     let (mut body, mut out) = (Vec::new(), Vec::new());
     while let Some(kind) = read_message(&mut from, &mut body).await? {
-        change(kind, &body, &mut out);
-        if from.buffer().is_empty() || out.len() > CHUNK {
+        let is_over = change(kind, &body, &mut out).is_break();
+        if is_over || from.buffer().is_empty() || out.len() > CHUNK {
             to.write_all(&out).await?;
             to.flush().await?;
             out.clear();
+        }
+        if is_over {
+            break;
         }
     }
     Ok(())
@@ -156,11 +176,15 @@ struct Answer {
     hidden: u8,
     /// For each Parse after that, whether it was added.
     parses: VecDeque<bool>,
+    /// Whether it is the answer to BEGIN with the settings.
+    begins: bool,
 }
 
 impl Exchange {
-    /// Forwards a message of the pooler's.
-    fn answer(&mut self, kind: u8, body: &[u8], out: &mut Vec<u8>) {
+    /// Forwards a message of the pooler's. Breaks if the connection must not be used any longer: when the settings fail
+    /// after BEGIN, the driver believes that no transaction is open.
+    fn answer(&mut self, kind: u8, body: &[u8], out: &mut Vec<u8>) -> ControlFlow<()> {
+        let fails_to_begin = kind == b'E' && self.answers.front().is_some_and(|answer| answer.begins);
         let is_shown = match (self.answers.front_mut(), kind) {
             // Notices, changes of settings, and notifications may arrive at any time.
             (None, _) | (_, b'N' | b'S' | b'A') => true,
@@ -187,6 +211,10 @@ impl Exchange {
         if is_shown {
             push(out, Some(kind), &[body]);
         }
+        match fails_to_begin {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
     }
 }
 
@@ -210,9 +238,12 @@ impl Requests<'_> {
         match kind {
             b'Q' => {
                 let sent = text(body).0;
+                let was_in_block = exchange.in_block;
                 let hidden = self.query(sent, &mut exchange.in_block, out);
+                let begins = exchange.in_block && !was_in_block;
                 exchange.answers.push_back(Answer {
                     hidden,
+                    begins,
                     ..Answer::default()
                 });
                 return;
@@ -252,13 +283,15 @@ impl Requests<'_> {
             (b'B', _) => {
                 let (portal, rest) = text(body);
                 let (name, rest) = text(rest);
-                self.parse(name, answer, out);
-                push(out, Some(b'B'), &[portal, b"\0\0", rest]);
+                match self.parse(name, answer, out) {
+                    true => push(out, Some(b'B'), &[portal, b"\0\0", rest]),
+                    false => push(out, Some(b'B'), &[body]),
+                }
             }
-            (b'D', [b'S', name @ ..]) => {
-                self.parse(text(name).0, answer, out);
-                push(out, Some(b'D'), &[b"S\0"]);
-            }
+            (b'D', [b'S', name @ ..]) => match self.parse(text(name).0, answer, out) {
+                true => push(out, Some(b'D'), &[b"S\0"]),
+                false => push(out, Some(b'D'), &[body]),
+            },
             (b'C', [b'S', name @ ..]) => {
                 self.statements.remove(text(name).0);
                 self.parsed = None;
@@ -268,15 +301,18 @@ impl Requests<'_> {
         }
     }
 
-    /// Parses a prepared statement again, unless it was the last one.
-    fn parse(&mut self, name: &[u8], answer: &mut Answer, out: &mut Vec<u8>) {
-        if self.parsed.as_deref() != Some(name)
-            && let Some(parse) = self.statements.get(name)
-        {
+    /// Parses a prepared statement again, unless it was the last one. Returns false for an unknown statement, which the
+    /// server then refuses by its name.
+    fn parse(&mut self, name: &[u8], answer: &mut Answer, out: &mut Vec<u8>) -> bool {
+        let Some(parse) = self.statements.get(name) else {
+            return false;
+        };
+        if self.parsed.as_deref() != Some(name) {
             self.parsed = Some(name.to_vec());
             answer.parses.push_back(true);
             push(out, Some(b'P'), &[b"\0", parse]);
         }
+        true
     }
 
     /// Forwards statements of the simple protocol. Returns the number of results to hide.
@@ -328,7 +364,9 @@ mod tests {
                     b'T' | b'I' => (b'Z', std::slice::from_ref(kind)),
                     kind => (*kind, b""),
                 };
-                self.0.exchange.lock().answer(kind, body, &mut out);
+                if self.0.exchange.lock().answer(kind, body, &mut out).is_break() {
+                    push(&mut out, Some(b'!'), &[]);
+                }
             }
             parts(&out).iter().map(|(kind, _)| char::from(*kind)).collect()
         }
@@ -407,13 +445,33 @@ mod tests {
         driver.send(&[(b'Q', b"BEGIN\0")]);
         let sent = driver.send(&[bind, (b'E', b"\0\0\0\0\0"), (b'S', b"")]);
         assert_eq!(kinds(&sent), "PBES");
-        assert_eq!(driver.receive(b"ET"), "EZ");
+        assert_eq!(driver.receive(b"CCDCT"), "CCDCZ");
         assert_eq!(driver.receive(b"1ET"), "EZ");
+        // The server refuses an unknown statement.
+        let sent = driver.send(&[(b'B', b"\0s9\0\0\0\0\0\0\0"), (b'S', b"")]);
+        assert_eq!(sent[0].1, "s9");
+        driver.receive(b"ET");
+        driver.send(&[(b'Q', b"ROLLBACK\0")]);
+        driver.receive(b"CI");
+    }
+
+    #[test]
+    fn a_connection_ends_when_settings_fail_after_begin() {
+        let exchange = Mutex::default();
+        let mut driver = driver(&exchange);
+        driver.send(&[(b'Q', b"BEGIN\0")]);
+        assert_eq!(driver.receive(b"CE"), "CE!");
+        // Not after an error of the driver's own statement.
+        let exchange = Mutex::default();
+        let mut driver = self::driver(&exchange);
+        driver.send(&[(b'Q', b"BEGIN\0"), (b'Q', b"SELECT 1\0")]);
+        assert_eq!(driver.receive(b"CCDCT"), "CCDCZ");
+        assert_eq!(driver.receive(b"ET"), "EZ");
     }
 
     #[test]
     fn the_startup_message_keeps_everything_but_the_settings() {
-        let startup = b"\0\x03\0\0user\0weir\0options\0SELECT 1\0application_name\0\0\0";
+        let startup = b"\0\x03\0\0user\0weir\0options\0-c geqo=off SELECT 1\0application_name\0\0\0";
         let (message, settings) = without_settings(startup);
         assert_eq!(settings, b"SELECT 1");
         let kept = b"\0\x03\0\0user\0weir\0application_name\0\0\0";
