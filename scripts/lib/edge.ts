@@ -73,7 +73,9 @@ async function build(isQuick: boolean): Promise<void> {
 export function buildRustWorker(folder: string): Promise<void> {
   const build = async (): Promise<void> => {
     await requireCargo();
-    await step("building the example of a Worker in Rust", (pulse) => compile("rust-worker", folder, pulse));
+    await step("building the example of a Worker in Rust", (pulse) =>
+      compile("weir-example-rust-worker", folder, pulse),
+    );
     await bundleGlue(folder);
   };
   return withLock(buildLock, "building in this clone", () => usingCache(build));

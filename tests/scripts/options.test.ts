@@ -34,7 +34,7 @@ describe("a mistyped word on the command line", () => {
 
   it("gets a suggestion from the parts of mutants", async () => {
     for (const word of ["polcy", "--file"])
-      assert.match(await fails("mutants", word), /fix: name one of policy, ledger first/);
+      assert.match(await fails("mutants", word), /fix: use one of policy, ledger as the first argument/);
   });
 
   it("gets a suggestion from the drills", async () => {
