@@ -276,17 +276,17 @@ impl Database {
     /// When the database cannot be reached.
     pub async fn shares_sessions(&self) -> Result<bool, DatabaseError> {
         let (one, other) = tokio::try_join!(self.connect_with_defaults(), self.connect_with_defaults())?;
+        // A pooler may use its sessions in turns.
+        if session_id(&one, "").await? != session_id(&one, "").await? {
+            return Ok(true);
+        }
         // Looks for two connections in the same session, or for one in two sessions. The pooler serves other clients at
-        // the same time, and may use its sessions in turns, so a single check may miss it.
+        // the same time, so a single check may miss it.
         for _ in 0..12 {
-            let first = session_id(&one).await?;
-            let before = session_id(&one).await?;
-            if before != first {
-                return Ok(true);
-            }
-            other.simple_query("BEGIN").await?;
+            let before = session_id(&one, "").await?;
             // In this order, because the second question waits if the pool has a single session.
-            let is_shared = session_id(&other).await? == before || session_id(&one).await? != before;
+            let is_shared =
+                session_id(&other, "BEGIN; ").await? == before || session_id(&one, "").await? != before;
             other.simple_query("ROLLBACK").await?;
             if is_shared {
                 return Ok(true);
@@ -692,8 +692,10 @@ fn for_river(target: &Target) -> Result<sqlx::postgres::PgConnectOptions, Databa
 }
 
 /// Which session of the server a connection is in. Uses a statement that needs no preparation.
-async fn session_id(client: &Client) -> Result<Option<String>, DatabaseError> {
-    let answer = client.simple_query("SELECT pg_backend_pid()").await?;
+async fn session_id(client: &Client, first: &str) -> Result<Option<String>, DatabaseError> {
+    let answer = client
+        .simple_query(&format!("{first}SELECT pg_backend_pid()"))
+        .await?;
     Ok(answer.iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
         _ => None,

@@ -20,6 +20,11 @@ use crate::common::{GO_TESTS, Weir, Who};
 /// The number of sessions of a pool in transaction mode.
 const SESSIONS: usize = 3;
 
+/// PgBouncer's settings for the modes. In transaction mode, a pool usually has fewer sessions than clients.
+const SESSION: &str = "pool_mode = session\ndefault_pool_size = 100";
+const TRANSACTION: &str = "pool_mode = transaction\ndefault_pool_size = 3";
+const TRANSACTION_IN_TURNS: &str = "pool_mode = transaction\ndefault_pool_size = 2\nserver_round_robin = 1";
+
 /// A running PgBouncer in front of the test's database.
 struct PgBouncer {
     _child: KilledOnDrop,
@@ -28,9 +33,10 @@ struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// `None` if it is not installed.
-    fn start(weir: &Weir, mode: &str) -> Option<Self> {
+    /// Starts it, and waits until it answers. `None` if it is not installed.
+    async fn start(weir: &Weir, mode: &str) -> Option<Self> {
         if Command::new("pgbouncer").arg("--version").output().is_err() {
+            skip("pgbouncer is not installed");
             return None;
         }
         let server: tokio_postgres::Config = weir.url().parse().unwrap();
@@ -41,12 +47,10 @@ impl PgBouncer {
         let folder = std::env::temp_dir().join(format!("weir-pooler-{}", weir.name()));
         std::fs::create_dir_all(&folder).unwrap();
         let settings = folder.join("pgbouncer.ini");
-        // Fewer sessions than clients, as is usual in this mode.
-        let size = if mode == "transaction" { SESSIONS } else { 100 };
         let text = format!(
             "[databases]\n* = host=127.0.0.1 port={} user={}{}\n\
              [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n\
-             pool_mode = {mode}\nmax_client_conn = 200\ndefault_pool_size = {size}\n",
+             max_client_conn = 200\n{mode}\n",
             server.get_ports()[0],
             server.get_user().unwrap(),
             password,
@@ -64,11 +68,20 @@ impl PgBouncer {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        Some(Self {
+        let pooler = Self {
             _child: KilledOnDrop(child),
             folder,
             port,
+        };
+        let url = pooler.url(weir);
+        weir.until("the pooler to answer", async || {
+            tokio_postgres::connect(&url, tokio_postgres::NoTls)
+                .await
+                .ok()
+                .map(drop)
         })
+        .await;
+        Some(pooler)
     }
 
     /// The database's URL through it.
@@ -95,14 +108,10 @@ async fn everything_works_through_a_pooler_in_separate_schemas() {
 }
 
 async fn works_through_a_pooler(weir: Weir) {
-    let Some(pooler) = PgBouncer::start(&weir, "session") else {
-        skip("pgbouncer is not installed");
+    let Some(pooler) = PgBouncer::start(&weir, SESSION).await else {
         return weir.end().await;
     };
     let url = pooler.url(&weir);
-    let pooled = weir_ledger::database::Database::at(&url).unwrap();
-    weir.until("the pooler to answer", async || pooled.connect().await.ok())
-        .await;
     let through = [("DATABASE_URL", url.as_str())];
     let migrated = process::command(&weir, &["migrate"])
         .envs(through)
@@ -138,14 +147,11 @@ async fn works_through_a_pooler(weir: Weir) {
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_with_sessions_refuse_a_pooler_in_transaction_mode() {
     let weir = Weir::new().await;
-    let Some(pooler) = PgBouncer::start(&weir, "transaction") else {
-        skip("pgbouncer is not installed");
+    let Some(pooler) = PgBouncer::start(&weir, TRANSACTION).await else {
         return weir.end().await;
     };
     let url = pooler.url(&weir);
     let pooled = weir_ledger::database::Database::at(&url).unwrap();
-    weir.until("the pooler to answer", async || pooled.connect().await.ok())
-        .await;
     // Sessions that other programs use already.
     let others: Vec<_> = futures_util::future::join_all((0..3).map(|_| pooled.connect())).await;
     for other in others.into_iter().flatten() {
@@ -185,42 +191,28 @@ async fn processes_with_sessions_refuse_a_pooler_in_transaction_mode() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_that_uses_its_sessions_in_turns_is_noticed() {
+    let weir = Weir::new().await;
+    let Some(pooler) = PgBouncer::start(&weir, TRANSACTION_IN_TURNS).await else {
+        return weir.end().await;
+    };
+    let pooled = weir_ledger::database::Database::at(&pooler.url(&weir)).unwrap();
+    let both = OtherProgram::connect(&pooler.url(&weir), 2).await;
+    both.in_each_session("SELECT 1").await;
+    drop(both);
+    assert!(pooled.shares_sessions().await.unwrap());
+    drop(pooler);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn callers_of_the_functions_work_through_a_pooler_in_transaction_mode() {
     let weir = Weir::new().await;
-    let Some(pooler) = PgBouncer::start(&weir, "transaction") else {
-        skip("pgbouncer is not installed");
+    let Some(pooler) = PgBouncer::start(&weir, TRANSACTION).await else {
         return weir.end().await;
     };
     let url = pooler.url(&weir);
-    weir.until("the pooler to answer", async || {
-        tokio_postgres::connect(&url, tokio_postgres::NoTls)
-            .await
-            .ok()
-            .map(drop)
-    })
-    .await;
-    let mut callers = tokio::task::JoinSet::new();
-    for caller in 0..6 {
-        let url = url.clone();
-        callers.spawn(async move {
-            let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
-                .await
-                .unwrap();
-            tokio::spawn(connection);
-            for n in 0..10 {
-                let submit = format!(
-                    "SELECT outcome FROM weir_submit('user-{}', 'analysis', '{{\"n\": {n}}}')",
-                    caller % 2
-                );
-                client.simple_query(&submit).await.unwrap();
-                // Any caller may claim and complete the next job.
-                let work =
-                    "SELECT weir_complete(job_id, attempt, '{}', 1) FROM weir_claim('analysis_default', 'x')";
-                client.simple_query(work).await.unwrap();
-            }
-        });
-    }
-    callers.join_all().await;
+    callers_of_the_functions(&url, 6, "", None).join_all().await;
     // No session keeps the settings of a function.
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
         .await
@@ -273,9 +265,9 @@ const LEFT_BEHIND: &str = "
 struct OtherProgram(Vec<tokio_postgres::Client>);
 
 impl OtherProgram {
-    async fn connect(url: &str) -> Self {
+    async fn connect(url: &str, sessions: usize) -> Self {
         let mut clients = Vec::new();
-        for _ in 0..SESSIONS {
+        for _ in 0..sessions {
             let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
             tokio::spawn(connection);
             clients.push(client);
@@ -311,7 +303,7 @@ impl OtherProgram {
         for client in &self.0 {
             client.simple_query("COMMIT").await.unwrap();
         }
-        assert_eq!(sessions.len(), SESSIONS, "as many sessions as the pool has");
+        assert_eq!(sessions.len(), self.0.len(), "as many sessions as the pool has");
         seen
     }
 }
@@ -328,15 +320,11 @@ async fn the_api_works_through_a_pooler_in_transaction_mode_in_separate_schemas(
 }
 
 async fn serves_through_a_pooler(weir: Weir, schema: &str) {
-    let Some(pooler) = PgBouncer::start(&weir, "transaction") else {
-        skip("pgbouncer is not installed");
+    let Some(pooler) = PgBouncer::start(&weir, TRANSACTION).await else {
         return weir.end().await;
     };
     let url = pooler.url(&weir);
-    let pooled = weir_ledger::database::Database::at(&url).unwrap();
-    weir.until("the pooler to answer", async || pooled.connect().await.ok())
-        .await;
-    let other = OtherProgram::connect(&url).await;
+    let other = OtherProgram::connect(&url, SESSIONS).await;
     // PgBouncer leaves the name of the last client that had one.
     let settings = "SELECT 'transaction_isolation', current_setting('transaction_isolation'); \
                     SELECT name, setting FROM pg_catalog.pg_settings WHERE source = 'session' \
@@ -363,7 +351,11 @@ async fn serves_through_a_pooler(weir: Weir, schema: &str) {
         }
     });
     // Callers of the SQL functions share the sessions, and work the jobs.
-    let callers = callers_of_the_functions(&url, schema);
+    let begin = format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0; \
+         SET LOCAL role = none; SET LOCAL search_path = {schema}, public"
+    );
+    let callers = callers_of_the_functions(&url, 4, &format!("{schema}."), Some(begin));
     let replies = futures_util::future::join_all(submissions).await;
     let count = |status| replies.iter().filter(|reply| reply.status == status).count();
     let texts: Vec<_> = replies.iter().map(|reply| &reply.text).collect();
@@ -396,10 +388,16 @@ async fn serves_through_a_pooler(weir: Weir, schema: &str) {
     weir.abandon().await;
 }
 
-fn callers_of_the_functions(url: &str, schema: &str) -> tokio::task::JoinSet<()> {
+/// Callers that submit jobs, claim any job and complete it. Each call may be a transaction that begins with `begin`.
+fn callers_of_the_functions(
+    url: &str,
+    count: usize,
+    schema: &str,
+    begin: Option<String>,
+) -> tokio::task::JoinSet<()> {
     let mut callers = tokio::task::JoinSet::new();
-    for caller in 0..4 {
-        let (url, schema) = (url.to_owned(), schema.to_owned());
+    for caller in 0..count {
+        let (url, schema, begin) = (url.to_owned(), schema.to_owned(), begin.clone());
         callers.spawn(async move {
             let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
                 .await
@@ -408,19 +406,18 @@ fn callers_of_the_functions(url: &str, schema: &str) -> tokio::task::JoinSet<()>
             for n in 0..10 {
                 for call in [
                     format!(
-                        "SELECT outcome FROM {schema}.weir_submit('user-{}', 'analysis', '{{\"n\": {n}}}')",
+                        "SELECT outcome FROM {schema}weir_submit('user-{}', 'analysis', '{{\"n\": {n}}}')",
                         caller % 2
                     ),
                     format!(
-                        "SELECT {schema}.weir_complete(job_id, attempt, '{{}}', 1) \
-                         FROM {schema}.weir_claim('analysis_default', 'x')"
+                        "SELECT {schema}weir_complete(job_id, attempt, '{{}}', 1) \
+                         FROM {schema}weir_claim('analysis_default', 'x')"
                     ),
                 ] {
-                    let call = format!(
-                        "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 0; \
-                         SET LOCAL statement_timeout = 0; SET LOCAL role = none; \
-                         SET LOCAL search_path = {schema}, public; {call}; COMMIT"
-                    );
+                    let call = match &begin {
+                        Some(begin) => format!("{begin}; {call}; COMMIT"),
+                        None => call,
+                    };
                     client.simple_query(&call).await.unwrap();
                 }
             }
