@@ -1,7 +1,7 @@
 //! The clients in other languages, by their examples. Orders and their jobs exist together or not at all, and workers
 //! complete jobs in their own transactions.
 
-use crate::common::programs;
+use crate::common::programs::{self, GO_MODULE, GoProgram, end_by_input};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -288,30 +288,23 @@ async fn progress_reports_a_lost_attempt_in_typescript() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_handler_error_is_recorded_and_retried_in_go() {
-    let folder = std::env::temp_dir().join(format!("weir-go-failing-{}", Uuid::new_v4()));
-    let module = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/go");
-    let file = folder.join("failing");
-    let built = tokio::task::spawn_blocking(move || programs::go_build(module, "./failing", file));
-    let Some(program) = built.await.unwrap() else {
+    let Some(program) = GoProgram::built(GO_MODULE, "./failing").await else {
         return;
     };
     let weir = Weir::new().await;
     let client = weir.client().await;
     submit_failing(&weir, &client).await;
     let maintenance = Maintenance::of(&weir);
-    let mut fleet = Command::new(program)
+    let fleet = Command::new(&program.path)
         .env("DATABASE_URL", weir.url())
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
     weir.all_finished().await;
-    drop(fleet.stdin.take());
-    let ended = tokio::task::spawn_blocking(move || fleet.wait()).await.unwrap();
-    assert!(ended.unwrap().success());
+    end_by_input(fleet).await;
     maintenance.end().await;
     each_failed_once(&client).await;
     weir.end().await;
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// One job of each kind, and when the next attempt is due, in minutes.
@@ -324,11 +317,7 @@ const RETRIES: [(&str, &str, Option<f64>); 4] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rivers_retry_settings_apply_in_go_with_the_simple_protocol() {
-    let folder = std::env::temp_dir().join(format!("weir-go-retries-{}", Uuid::new_v4()));
-    let module = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/go");
-    let file = folder.join("retries");
-    let built = tokio::task::spawn_blocking(move || programs::go_build(module, "./retries", file));
-    let Some(program) = built.await.unwrap() else {
+    let Some(program) = GoProgram::built(GO_MODULE, "./retries").await else {
         return;
     };
     let weir = Weir::new().await;
@@ -336,7 +325,7 @@ async fn rivers_retry_settings_apply_in_go_with_the_simple_protocol() {
     // One slot: each job waits until the one before it has failed.
     let user = weir.user("free").await;
     let maintenance = Maintenance::of(&weir);
-    let mut fleet = Command::new(program)
+    let fleet = Command::new(&program.path)
         .arg(user.to_string())
         .env("DATABASE_URL", weir.url())
         .stdin(Stdio::piped())
@@ -348,9 +337,7 @@ async fn rivers_retry_settings_apply_in_go_with_the_simple_protocol() {
         assert!(started.elapsed() < Duration::from_secs(120), "jobs are left");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    drop(fleet.stdin.take());
-    let ended = tokio::task::spawn_blocking(move || fleet.wait()).await.unwrap();
-    assert!(ended.unwrap().success());
+    end_by_input(fleet).await;
     maintenance.end().await;
     for (how, state, minutes) in RETRIES {
         let job = "SELECT state::text, extract(epoch FROM scheduled_at - attempted_at)::float8 / 60 AS minutes \
@@ -373,18 +360,13 @@ async fn rivers_retry_settings_apply_in_go_with_the_simple_protocol() {
         "{quota}"
     );
     weir.end().await;
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// River may report the end of an attempt some time after Weir has recorded it. If the next attempt runs by then, River
 /// reports on that one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_report_of_an_attempt_that_failed_does_not_complete_the_next_one() {
-    let folder = std::env::temp_dir().join(format!("weir-go-late-{}", Uuid::new_v4()));
-    let inside = folder.clone();
-    let Some(program) = tokio::task::spawn_blocking(move || go(&inside)).await.unwrap() else {
-        return;
-    };
+    let Some(program) = go().await else { return };
     let weir = Weir::new().await;
     let client = weir.client().await;
     client.batch_execute(TABLES).await.unwrap();
@@ -397,7 +379,7 @@ async fn a_late_report_of_an_attempt_that_failed_does_not_complete_the_next_one(
             .await
             .unwrap();
     }
-    let mut fleet = Command::new(&program)
+    let fleet = Command::new(&program.path)
         .args(["-takes", "300ms", "work"])
         .env("DATABASE_URL", weir.url())
         .stdin(Stdio::piped())
@@ -419,28 +401,21 @@ async fn a_late_report_of_an_attempt_that_failed_does_not_complete_the_next_one(
     assert!(client.execute(began, &[]).await.unwrap() > 0);
     kill(pid, Signal::SIGCONT).unwrap();
     // Once it has ended, it has reported everything.
-    drop(fleet.stdin.take());
-    let ended = tokio::task::spawn_blocking(move || fleet.wait()).await.unwrap();
-    assert!(ended.unwrap().success());
+    end_by_input(fleet).await;
     assert_eq!(
         row_count(&client, "river_job WHERE state = 'completed'").await,
         row_count(&client, "results").await,
         "completed jobs have their work done"
     );
     weir.abandon().await;
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_in_go_keeps_every_limit_and_takes_a_freed_slot_immediately() {
-    let folder = std::env::temp_dir().join(format!("weir-go-client-{}", Uuid::new_v4()));
-    let inside = folder.clone();
-    let Some(program) = tokio::task::spawn_blocking(move || go(&inside)).await.unwrap() else {
-        return;
-    };
+    let Some(program) = go().await else { return };
     let weir = Weir::new().await;
     let client = weir.client().await;
-    let ordered = orders_and_jobs_commit_together(&weir, &client, std::slice::from_ref(&program)).await;
+    let ordered = orders_and_jobs_commit_together(&weir, &client, std::slice::from_ref(&program.path)).await;
     let (mut slots, mut ids) = (HashMap::from([(ordered, 1)]), Vec::new());
     for (plan, jobs) in [("free", 40), ("pro", 60), ("enterprise", 60)] {
         let user = weir.user(plan).await;
@@ -457,7 +432,7 @@ async fn a_fleet_in_go_keeps_every_limit_and_takes_a_freed_slot_immediately() {
         }
     }
     let maintenance = Maintenance::of(&weir);
-    let mut fleet = Command::new(&program)
+    let fleet = Command::new(&program.path)
         .args(["-takes", "10ms", "work"])
         .env("DATABASE_URL", weir.url())
         .stdin(Stdio::piped())
@@ -475,14 +450,7 @@ async fn a_fleet_in_go_keeps_every_limit_and_takes_a_freed_slot_immediately() {
         );
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    drop(fleet.stdin.take());
-    assert!(
-        tokio::task::spawn_blocking(move || fleet.wait())
-            .await
-            .unwrap()
-            .unwrap()
-            .success()
-    );
+    end_by_input(fleet).await;
     let wake = wakes(&client, &slots, &[0.5, 0.9], Duration::ZERO).await;
     eprintln!(
         "{samples} samples; freed slot to next start: p50 {:.1} ms, p90 {:.1} ms",
@@ -506,7 +474,6 @@ async fn a_fleet_in_go_keeps_every_limit_and_takes_a_freed_slot_immediately() {
     assert_eq!(weir.quota(Who::User(ordered), "analysis").await["used"], 50);
     maintenance.end().await;
     weir.end().await;
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// Handles jobs for this many seconds, and prints the order of each.
@@ -616,14 +583,9 @@ async fn a_typescript_worker_may_be_killed_or_stopped() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_go_worker_may_be_killed_or_stopped() {
-    let folder = std::env::temp_dir().join(format!("weir-go-killed-{}", Uuid::new_v4()));
-    let inside = folder.clone();
-    let Some(program) = tokio::task::spawn_blocking(move || go(&inside)).await.unwrap() else {
-        return;
-    };
+    let Some(program) = go().await else { return };
     let slow = ["-takes", "600s", "-workers", "1", "work"];
     let brief = ["-takes", "2s", "-workers", "1", "work"];
     let quick = ["-takes", "10ms", "work"];
-    workers_may_be_killed_or_stopped(&[program], [&slow, &brief, &quick]).await;
-    std::fs::remove_dir_all(folder).unwrap();
+    workers_may_be_killed_or_stopped(std::slice::from_ref(&program.path), [&slow, &brief, &quick]).await;
 }

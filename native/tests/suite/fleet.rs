@@ -11,7 +11,6 @@ use crate::common::Weir;
 use crate::common::fleet::{Maintenance, go, holders_over_their_slots, row_count, wakes};
 use crate::common::process::KilledOnDrop;
 use serde_json::json;
-use uuid::Uuid;
 
 const USERS: usize = 100;
 
@@ -31,11 +30,7 @@ fn start(program: &Path, name: &str, weir: &Weir) -> KilledOnDrop {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killing_a_go_process_charges_each_job_once() {
-    let folder = std::env::temp_dir().join(format!("weir-go-fleet-{}", Uuid::new_v4()));
-    let inside = folder.clone();
-    let Some(program) = tokio::task::spawn_blocking(move || go(&inside)).await.unwrap() else {
-        return;
-    };
+    let Some(program) = go().await else { return };
     let jobs: i64 = std::env::var("WEIR_FLEET_JOBS").map_or(1000, |text| text.parse().unwrap());
     let weir = Weir::new().await;
     let client = weir.client().await;
@@ -67,8 +62,8 @@ async fn killing_a_go_process_charges_each_job_once() {
     let maintenance = Maintenance::of(&weir);
     let begun = Instant::now();
     let (mut one, mut other) = (
-        Some(start(&program, "fleet-one", &weir)),
-        start(&program, "fleet-other", &weir),
+        Some(start(&program.path, "fleet-one", &weir)),
+        start(&program.path, "fleet-other", &weir),
     );
     let (mut samples, mut taken_back, mut last) = (0_u32, 0, (i64::MAX, Instant::now()));
     loop {
@@ -132,5 +127,4 @@ async fn killing_a_go_process_charges_each_job_once() {
     assert!(wake[0] < 400.0, "a freed slot is idle for {wake:?} ms");
     maintenance.end().await;
     weir.end().await;
-    std::fs::remove_dir_all(folder).unwrap();
 }

@@ -1,19 +1,17 @@
 //! River's other clients on the same database: their jobs are subject to the limits, and their cancellations and pauses
 //! take effect.
 
-use crate::common::programs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::programs::run;
+use crate::common::programs::{self, GO_MODULE, GoProgram, run};
 use crate::common::{GO_TESTS, Weir, Who};
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::{Role, Working};
 use weir_ledger::holder::Holder;
@@ -103,12 +101,6 @@ fn python() -> Option<PathBuf> {
     programs::python("riverqueue-0.7.0-psycopg2-2.9.13", &PYTHON_PACKAGES)
 }
 
-/// River's client for Go, built into the folder from the module next to these tests.
-fn go(folder: &Path) -> Option<PathBuf> {
-    let module = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/go");
-    programs::go_build(module, ".", folder.join("insert"))
-}
-
 /// Makes the program insert 30 jobs of one Free user, then works them in a lane with more workers than that user's
 /// slots.
 async fn limits_hold_for_jobs_of(mut inserts: Command) {
@@ -136,11 +128,8 @@ async fn jobs_inserted_by_rivers_python_client_keep_the_limits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_inserted_by_rivers_go_client_keep_the_limits() {
-    let folder = std::env::temp_dir().join(format!("weir-go-{}", Uuid::new_v4()));
-    let inside = folder.clone();
-    if let Some(program) = tokio::task::spawn_blocking(move || go(&inside)).await.unwrap() {
-        limits_hold_for_jobs_of(Command::new(program)).await;
-        std::fs::remove_dir_all(folder).unwrap();
+    if let Some(program) = GoProgram::built(GO_MODULE, ".").await {
+        limits_hold_for_jobs_of(Command::new(&program.path)).await;
     }
 }
 

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"os"
 	"syscall"
@@ -14,23 +13,18 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+
+	"insert/fleet"
 
 	"github.com/weir-queue/weir/clients/go"
 )
 
-type args struct {
-	How string `json:"how"`
-}
-
-func (args) Kind() string { return "analysis:analyze" }
-
 type worker struct {
-	river.WorkerDefaults[args]
+	river.WorkerDefaults[fleet.Args]
 	pool *pgxpool.Pool
 }
 
-func (w *worker) Work(ctx context.Context, job *river.Job[args]) error {
+func (w *worker) Work(ctx context.Context, job *river.Job[fleet.Args]) error {
 	return weir.Work(ctx, weir.Client{}, w.pool, job, func(ctx context.Context, tx pgx.Tx) (any, *int64, error) {
 		// A report of any other attempt than the current one is refused.
 		later := *job.JobRow
@@ -63,24 +57,5 @@ func main() {
 		log.Fatal(err)
 	}
 	defer pool.Close()
-	workers := river.NewWorkers()
-	river.AddWorker(workers, &worker{pool: pool})
-	lane := river.QueueConfig{MaxWorkers: 3}
-	fleet, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
-		LeaderElectionDisabled: true,
-		Queues:                 map[string]river.QueueConfig{"analysis_default": lane, "analysis_priority": lane},
-		Workers:                workers,
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := fleet.Start(ctx); err != nil {
-		log.Fatal(err)
-	}
-	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
-		log.Fatal(err)
-	}
-	if err := fleet.Stop(ctx); err != nil {
-		log.Fatal(err)
-	}
+	fleet.Run(pool, &worker{pool: pool}, river.Config{})
 }

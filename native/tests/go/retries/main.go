@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"log"
 	"os"
 	"time"
@@ -13,24 +12,19 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivertype"
+
+	"insert/fleet"
 
 	"github.com/weir-queue/weir/clients/go"
 )
 
-type args struct {
-	How string `json:"how"`
-}
-
-func (args) Kind() string { return "analysis:analyze" }
-
 type worker struct {
-	river.WorkerDefaults[args]
+	river.WorkerDefaults[fleet.Args]
 	pool *pgxpool.Pool
 }
 
-func (w *worker) Work(ctx context.Context, job *river.Job[args]) error {
+func (w *worker) Work(ctx context.Context, job *river.Job[fleet.Args]) error {
 	return weir.Work(ctx, weir.Client{}, w.pool, job, func(ctx context.Context, tx pgx.Tx) (any, *int64, error) {
 		if job.Args.How != "succeeds" {
 			return nil, nil, errors.New(job.Args.How)
@@ -47,7 +41,7 @@ func (w *worker) Work(ctx context.Context, job *river.Job[args]) error {
 }
 
 // NextRetry applies to one of the jobs. A zero time leaves the decision to the client's policy.
-func (w *worker) NextRetry(job *river.Job[args]) time.Time {
+func (w *worker) NextRetry(job *river.Job[fleet.Args]) time.Time {
 	if job.Args.How == "worker's time" {
 		return time.Now().Add(40 * time.Minute)
 	}
@@ -71,7 +65,7 @@ func (handler) HandlePanic(context.Context, *rivertype.JobRow, any, string) *riv
 func submit(ctx context.Context, pool *pgxpool.Pool, user string) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		for _, how := range []string{"worker's time", "client's policy", "handler cancels", "succeeds"} {
-			job := weir.Job{Subject: user, Service: "analysis", Args: args{How: how}, IdempotencyKey: how}
+			job := weir.Job{Subject: user, Service: "analysis", Args: fleet.Args{How: how}, IdempotencyKey: how}
 			if submitted, err := (weir.Client{}).SubmitTx(ctx, tx, job); err != nil || !submitted.Accepted() {
 				return errors.Join(err, errors.New("not accepted: "+submitted.Outcome))
 			}
@@ -100,25 +94,5 @@ func main() {
 	if err := submit(ctx, pool, os.Args[1]); err != nil {
 		log.Fatal(err)
 	}
-	workers := river.NewWorkers()
-	river.AddWorker(workers, &worker{pool: pool})
-	fleet, err := river.NewClient(riverpgxv5.New(rivers), &river.Config{
-		ErrorHandler:           handler{},
-		LeaderElectionDisabled: true,
-		Queues:                 map[string]river.QueueConfig{"analysis_default": {MaxWorkers: 3}},
-		RetryPolicy:            policy{},
-		Workers:                workers,
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := fleet.Start(ctx); err != nil {
-		log.Fatal(err)
-	}
-	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
-		log.Fatal(err)
-	}
-	if err := fleet.Stop(ctx); err != nil {
-		log.Fatal(err)
-	}
+	fleet.Run(rivers, &worker{pool: pool}, river.Config{ErrorHandler: handler{}, RetryPolicy: policy{}})
 }

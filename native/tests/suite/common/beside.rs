@@ -1,17 +1,11 @@
 //! River's client for Go in another program next to Weir: with its own queue and kinds, and it may lead.
 
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use uuid::Uuid;
+use super::programs::{self, GO_MODULE, GoProgram};
 
-use super::programs;
-
-/// The program, built into a separate folder that is deleted with it.
-pub struct Beside {
-    folder: PathBuf,
-    program: PathBuf,
-}
+/// The program.
+pub struct Beside(GoProgram);
 
 /// Ends when it is dropped, because its standard input ends.
 pub struct Running(Child);
@@ -19,16 +13,12 @@ pub struct Running(Child);
 impl Beside {
     /// `None` without Go.
     pub async fn built() -> Option<Self> {
-        let folder = std::env::temp_dir().join(format!("weir-beside-{}", Uuid::new_v4()));
-        let place = folder.join("beside");
-        let module = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/go");
-        let built = tokio::task::spawn_blocking(move || programs::go_build(module, "./beside", place));
-        let program = built.await.unwrap()?;
-        Some(Self { folder, program })
+        let program = GoProgram::built(GO_MODULE, "./beside").await?;
+        Some(Self(program))
     }
 
     fn command(&self, url: &str) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(&self.0.path);
         command.args(["-url", url]);
         command
     }
@@ -49,12 +39,6 @@ impl Beside {
             .spawn()
             .unwrap();
         Running(child)
-    }
-}
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -1,7 +1,6 @@
 //! Fleets of River clients in other languages, without Weir's workers.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio_postgres::Client;
@@ -9,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::Weir;
-use super::programs;
+use super::programs::GoProgram;
 
 pub const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../clients");
 
@@ -37,9 +36,9 @@ impl Maintenance {
     }
 }
 
-/// The example in Go, built into this folder; `None` without Go.
-pub fn go(folder: &Path) -> Option<PathBuf> {
-    programs::go_build(&format!("{CLIENTS}/go"), "./example", folder.join("example"))
+/// The example in Go; `None` without Go.
+pub async fn go() -> Option<GoProgram> {
+    GoProgram::built(&format!("{CLIENTS}/go"), "./example").await
 }
 
 /// The slots of the shipped catalogue's plans.

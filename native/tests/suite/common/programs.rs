@@ -1,7 +1,7 @@
 //! Other programs that tests run, built or installed if they are missing.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -38,6 +38,32 @@ pub fn run(command: &mut Command) -> Result<(), String> {
     ))
 }
 
+/// The module of the programs next to these tests.
+pub const GO_MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/go");
+
+/// A Go program, built into a separate folder that is deleted with it.
+pub struct GoProgram {
+    folder: PathBuf,
+    pub path: PathBuf,
+}
+
+impl GoProgram {
+    /// Builds a package with the versions of its module. `None` if Go is not installed or cannot build it.
+    pub async fn built(module: &str, package: &str) -> Option<Self> {
+        let folder = std::env::temp_dir().join(format!("weir-go-{}", Uuid::new_v4()));
+        let (module, package, path) = (module.to_owned(), package.to_owned(), folder.join("program"));
+        let built = tokio::task::spawn_blocking(move || go_build(&module, &package, path));
+        let path = built.await.unwrap()?;
+        Some(Self { folder, path })
+    }
+}
+
+impl Drop for GoProgram {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
 /// Builds a package with the versions of a Go module into this file; `None` if Go is not installed or cannot build it.
 pub fn go_build(module: &str, package: &str, program: PathBuf) -> Option<PathBuf> {
     if Command::new("go").arg("version").output().is_err() {
@@ -53,6 +79,13 @@ pub fn go_build(module: &str, package: &str, program: PathBuf) -> Option<PathBuf
             None
         }
     }
+}
+
+/// Ends a program by its standard input. It must succeed.
+pub async fn end_by_input(mut program: Child) {
+    drop(program.stdin.take());
+    let ended = tokio::task::spawn_blocking(move || program.wait()).await.unwrap();
+    assert!(ended.unwrap().success());
 }
 
 /// The Node that the repository pins, which runs TypeScript directly; `None` if it is not installed.
