@@ -26,9 +26,9 @@ const WARM_UP: Duration = Duration::from_secs(2);
 
 /// Jobs a second, and how long each part of a turn lasts.
 pub(crate) struct Plan {
-    pub(crate) rates: &'static [usize],
+    rates: &'static [usize],
     pub(crate) free: Duration,
-    pub(crate) slice: Duration,
+    slice: Duration,
     pub(crate) slices: u32,
 }
 
@@ -49,6 +49,25 @@ impl Plan {
                 slices: 20,
             }
         }
+    }
+
+    /// Starts a slice of the load, and returns its length. The first one runs without the snapshot, and the second one
+    /// begins it.
+    pub(crate) async fn start(&self, number: u32, holder: &Client) -> Result<Duration, BenchError> {
+        if number == 0 {
+            return Ok(self.free);
+        }
+        if number == 1 {
+            holder
+                .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+                .await?;
+        }
+        Ok(self.slice)
+    }
+
+    /// For how many seconds the snapshot has been held after a slice.
+    pub(crate) fn held(&self, number: u32) -> u64 {
+        (self.slice * number).as_secs()
     }
 }
 
@@ -77,7 +96,7 @@ pub(crate) async fn snapshot(settings: &Settings, effort: Effort, weir: &Path) -
          process on the same cores; one turn of each side at each rate, {} s without the snapshot and {} s with it",
         100 / SHARE_OF_ONE,
         plan.free.as_secs(),
-        (plan.slice * plan.slices).as_secs(),
+        plan.held(plan.slices),
     ));
     let scene = Scene::new(weir, &ids, plan.slice)?;
     let mut lines = Vec::new();
@@ -135,12 +154,7 @@ async fn turn(
     let mut slices = Vec::new();
     let holder = stage.database.connect().await?;
     for number in 0..=plan.slices {
-        if number == 1 {
-            holder
-                .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
-                .await?;
-        }
-        let span = if number == 0 { plan.free } else { plan.slice };
+        let span = plan.start(number, &holder).await?;
         let (slice, submitted) = measure(&client, &running, &load, rate, span).await?;
         jobs += submitted;
         progress(&format!(
@@ -151,7 +165,7 @@ async fn turn(
                 Side::Literal => "the decisions literally",
                 Side::Weir | Side::Edge => "Weir",
             },
-            (plan.slice * number).as_secs(),
+            plan.held(number),
             slice.done,
             slice.submitted[0],
             slice.submitted[1],

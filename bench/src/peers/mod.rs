@@ -8,14 +8,11 @@ mod program;
 pub(crate) mod snapshot;
 mod table;
 
-use weir_ledger::database::Database;
-
 use super::progress::progress;
 use super::report::{BenchError, Effort, conditions, median};
 use arena::{AT_ONCE, CONNECTIONS};
 use measure::{JOB_MS, Number, Speed};
 use program::{Program, Rescue, versions};
-use secrecy::ExposeSecret as _;
 pub(crate) use table::Field;
 use table::{Row, row};
 use weir::config::Settings;
@@ -55,10 +52,7 @@ pub(crate) async fn peer_part(settings: Settings, part: PeerPart) -> Result<(), 
 /// server.
 pub(crate) async fn peers(settings: &Settings, effort: Effort) -> Result<Field, BenchError> {
     let programs = program::all().await?;
-    let server = Database::at(settings.database_url.expose_secret())?
-        .connect()
-        .await?;
-    let mut conditions = conditions(&server).await?;
+    let mut conditions = conditions(&settings.database()?.connect().await?).await?;
     conditions.push(format!(
         "each a process to insert with {CONNECTIONS} callers, one job a call, and one to work {AT_ONCE} jobs at once; \
          settings as in bench/peers; {} turns of {} s; a core is {CORE_HOUR} $ an hour",

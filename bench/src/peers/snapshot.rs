@@ -14,9 +14,7 @@ use super::arena::{AT_ONCE, Arena, CONNECTIONS, Event, Producer, User, Worker};
 use super::measure::{Number, in_no_order, user};
 use super::program::{self, Program, Rescue, versions};
 use super::table::{Field, Row, row};
-use secrecy::ExposeSecret as _;
 use weir::config::Settings;
-use weir_ledger::database::Database;
 
 /// Jobs a second. Not all of these programs reach 500 on two cores.
 const RATE: usize = 200;
@@ -48,16 +46,13 @@ struct Slice {
 pub(crate) async fn snapshot(settings: &Settings, effort: Effort) -> Result<Field, BenchError> {
     let plan = Plan::of(effort);
     let programs = program::of_known_queues().await?;
-    let server = Database::at(settings.database_url.expose_secret())?
-        .connect()
-        .await?;
-    let mut conditions = conditions(&server).await?;
+    let mut conditions = conditions(&settings.database()?.connect().await?).await?;
     conditions.push(format!(
         "open loop, {USERS} users, no-op jobs; each program has a process to insert with {CONNECTIONS} callers, one job a \
          call, and one to work {AT_ONCE} jobs at once; one turn of each program at {RATE} jobs/s, {} s without the snapshot \
          and {} s with it; a user's starts count in the order of their insertions",
         plan.free.as_secs(),
-        (plan.slice * plan.slices).as_secs(),
+        plan.held(plan.slices),
     ));
     let mut turns = Vec::new();
     for program in &programs {
@@ -81,7 +76,7 @@ fn compared(plan: &Plan, turns: &[Vec<Slice>]) -> Vec<Row> {
                 .map(|slice| slice.map(|slice| Number::Is(of(slice))))
                 .collect()
         };
-        let held = (plan.slice * number).as_secs();
+        let held = plan.held(number);
         let named = |what: &str| format!("snapshot held for {held} s: {what}");
         rows.push(row(named("done"), "1/s", numbers(|slice| slice.done)));
         rows.push(row(named("start, p50"), "ms", numbers(|slice| slice.started[0])));
@@ -107,18 +102,13 @@ async fn turn(settings: &Settings, program: &Program, plan: &Plan) -> Result<Vec
     let holder = arena.connect().await?;
     let mut slices = Vec::new();
     for number in 0..=plan.slices {
-        if number == 1 {
-            holder
-                .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
-                .await?;
-        }
-        let span = if number == 0 { plan.free } else { plan.slice };
+        let span = plan.start(number, &holder).await?;
         let slice = load.run(&client, span).await?;
         progress(&format!(
             "{}, snapshot held for {} s: {:.0} jobs/s, start {:.1} and {:.0} ms (p50 and p99), \
              PostgreSQL {:.2} cores",
             program.name,
-            (plan.slice * number).as_secs(),
+            plan.held(number),
             slice.done,
             slice.started[0],
             slice.started[1],
