@@ -136,7 +136,9 @@ struct Load {
 impl Load {
     /// Inserts at this rate for this long. A program that is slower than the rate inserts what is due as soon as it can.
     async fn run(&mut self, client: &Client, span: Duration) -> Result<Slice, BenchError> {
-        self.worker.take_events();
+        // Jobs of the time before also start, and their users' later jobs must not be taken for them.
+        let earlier = self.worker.take_events();
+        self.started(&earlier);
         let (cpu, started) = (Cpu::read(client, [None, None]).await, Instant::now());
         let mut ticks = tokio::time::interval(TICK);
         let mut inserted = 0;
@@ -163,14 +165,7 @@ impl Load {
 
     /// The waits of the jobs that started, and so far of those that did not.
     fn waits(&mut self, events: &[Event]) -> [f64; 2] {
-        let mut waits = Vec::new();
-        let wait =
-            |from: i64, to: i64| Duration::from_micros(to.saturating_sub(from).try_into().unwrap_or(0));
-        for event in events.iter().filter(|event| event.began) {
-            if let Some(inserted) = self.waiting.get_mut(&event.user).and_then(VecDeque::pop_front) {
-                waits.push(wait(inserted, event.at));
-            }
-        }
+        let mut waits = self.started(events);
         let now = jiff::Timestamp::now().as_microsecond();
         waits.extend(
             self.waiting
@@ -180,4 +175,20 @@ impl Load {
         );
         [0.5, 0.99].map(|of| percentile(&mut waits, of))
     }
+
+    /// The waits of the jobs that started. They wait no longer.
+    fn started(&mut self, events: &[Event]) -> Vec<Duration> {
+        let started = events.iter().filter(|event| event.began);
+        started
+            .filter_map(|event| {
+                let waiting = self.waiting.get_mut(&event.user)?;
+                Some(wait(waiting.pop_front()?, event.at))
+            })
+            .collect()
+    }
+}
+
+/// The time between two moments in microseconds.
+fn wait(from: i64, to: i64) -> Duration {
+    Duration::from_micros(to.saturating_sub(from).try_into().unwrap_or(0))
 }
