@@ -17,10 +17,10 @@ async fn a_later_answer_survives_its_worker_and_is_charged_once() {
     let (job, asked) = stage.answered_later(who).await;
     // A job that a process waits for, to show when the process's jobs are taken over.
     let waited_for = stage.submit(other, "hang").await;
-    stage.begun(waited_for, 1).await;
+    stage.started(waited_for, 1).await;
     drop(worker);
     let worker = Process::start(&stage.weir, &["work"], &[("WEIR_DRAIN_TIMEOUT", "1s")]);
-    stage.begun(waited_for, 2).await;
+    stage.started(waited_for, 2).await;
     let seen = stage.job(job, who).await;
     assert_eq!(
         (&seen["status"], &seen["attempt"]),
@@ -66,7 +66,7 @@ async fn a_silent_attempt_is_taken_over_and_its_late_answer_refused() {
     let working = stage.work().await;
     let who = stage.user().await;
     let (job, first) = stage.answered_later(who).await;
-    let second = stage.begun(job, 2).await;
+    let second = stage.started(job, 2).await;
     stage.outstanding(job).await;
     let seen = stage.job(job, who).await;
     assert_eq!(seen["status"], "running", "{seen}");
@@ -282,7 +282,7 @@ async fn failures_follow_the_retry_policy_unless_they_are_final() {
         .report(&first, "fail", &json!({ "error": "out of paper" }))
         .await;
     assert_eq!(failed["outcome"], "retry");
-    let second = stage.begun(job, 2).await;
+    let second = stage.started(job, 2).await;
     stage.outstanding(job).await;
     assert_eq!(
         first.headers["idempotency-key"],
@@ -361,8 +361,8 @@ async fn a_job_without_a_holder_can_be_answered_later() {
     let stage = Stage::new("2s", &[]).await;
     let working = stage.work().await;
     let job = stage.insert_unowned("later").await;
-    stage.begun(job, 1).await;
-    let asked = stage.begun(job, 2).await;
+    stage.started(job, 1).await;
+    let asked = stage.started(job, 2).await;
     stage.outstanding(job).await;
     let reported = stage
         .report(&asked, "progress", &json!({ "fraction": 0.5 }))

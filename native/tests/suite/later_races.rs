@@ -12,7 +12,7 @@ async fn an_endpoint_may_finish_before_its_202() {
     let working = stage.work().await;
     let who = stage.user().await;
     let job = stage.submit(who, "hold").await;
-    let asked = stage.begun(job, 1).await;
+    let asked = stage.started(job, 1).await;
     let reported = stage
         .report(&asked, "progress", &json!({ "fraction": 0.5 }))
         .await;
@@ -24,7 +24,7 @@ async fn an_endpoint_may_finish_before_its_202() {
     // A job that fails this way has its next attempt while the first one's process may still wait.
     let other = Who::User(stage.weir.user("pro").await);
     let failing = stage.submit(other, "hold").await;
-    let first = stage.begun(failing, 1).await;
+    let first = stage.started(failing, 1).await;
     assert_eq!(
         stage.report(&first, "fail", &json!({ "error": "x" })).await["outcome"],
         "retry"
@@ -36,7 +36,7 @@ async fn an_endpoint_may_finish_before_its_202() {
         (&json!("completed"), &json!("quick")),
         "{job}"
     );
-    let second = stage.begun(failing, 2).await;
+    let second = stage.started(failing, 2).await;
     stage.outstanding(failing).await;
     assert_eq!(
         stage.refused(&first, "heartbeat", &Value::Null, 409).await,
@@ -208,7 +208,7 @@ async fn a_worker_killed_before_the_202_costs_one_attempt() {
     let worker = Process::start(&stage.weir, &["work"], &[]);
     let who = stage.user().await;
     let job = stage.submit(who, "hold").await;
-    let first = stage.begun(job, 1).await;
+    let first = stage.started(job, 1).await;
     let mut client = stage.weir.client().await;
     let lock = client.transaction().await.unwrap();
     lock.execute("SELECT 1 FROM river_job WHERE id = $1 FOR UPDATE", &[&job])
@@ -243,7 +243,7 @@ async fn a_worker_killed_before_the_202_costs_one_attempt() {
         .unwrap();
     lock.rollback().await.unwrap();
     let worker = Process::start(&stage.weir, &["work"], &[]);
-    let second = stage.begun(job, 2).await;
+    let second = stage.started(job, 2).await;
     stage.outstanding(job).await;
     assert_eq!(
         stage.refused(&first, "complete", &json!({}), 409).await,
@@ -263,7 +263,7 @@ async fn an_interrupted_attempt_cannot_answer_for_its_successor() {
     let working = stage.work().await;
     let who = stage.user().await;
     let job = stage.submit(who, "hold").await;
-    let aborted = stage.begun(job, 1).await;
+    let aborted = stage.started(job, 1).await;
     working.stop().await;
     stage.let_go();
     let working = stage.work().await;
@@ -327,7 +327,7 @@ async fn a_job_restarted_by_hand_belongs_to_its_new_attempt() {
     let who = stage.user().await;
     let (job, first) = stage.answered_later(who).await;
     working.client.jobs().retry(job).await.unwrap();
-    stage.begun(job, 2).await;
+    stage.started(job, 2).await;
     assert_eq!(
         stage.refused(&first, "heartbeat", &Value::Null, 409).await,
         TRIED_AGAIN
@@ -359,10 +359,10 @@ async fn a_locked_holder_does_not_delay_other_overdue_attempts() {
     let mut client = stage.weir.client().await;
     let lock = lock_holder(&mut client, id).await;
     let (free, _) = stage.answered_later(other).await;
-    stage.begun(free, 2).await;
+    stage.started(free, 2).await;
     assert_eq!(stage.asked(blocked).len(), 1);
     lock.rollback().await.unwrap();
-    stage.begun(blocked, 2).await;
+    stage.started(blocked, 2).await;
     for (job, who) in [(blocked, locked), (free, other)] {
         // Its last attempt is also silent.
         let over = stage.weir.finished(job, who).await;

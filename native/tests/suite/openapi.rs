@@ -292,16 +292,16 @@ impl Provoked {
             ("fail", &in_an_hour, "{}"),
             ("complete", r#"{"output": {"a": 1}}"#, "[]"),
         ] {
-            let (route, begun) = (
+            let (route, running) = (
                 format!("/worker/jobs/{{id}}/{what}"),
                 self.weir
                     .analyse(Who::User(self.weir.user("free").await), "a_test.go", GO_TESTS)
                     .await,
             );
-            self.weir.start_elsewhere(begun).await;
+            self.weir.start_elsewhere(running).await;
             let (path, bearer) = (
-                route.replace("{id}", &begun.to_string()),
-                self.token(begun, "1.1").await,
+                route.replace("{id}", &running.to_string()),
+                self.token(running, "1.1").await,
             );
             let mut answers = vec![(wrong, 422), (&largest, 413), (body, 200)];
             if what == "heartbeat" {
@@ -312,7 +312,7 @@ impl Provoked {
                 assert_eq!(answer.status, status, "{path}: {}", answer.body);
                 self.described.check(&route, "POST", &answer);
             }
-            let old = self.token(begun, "0.0").await;
+            let old = self.token(running, "0.0").await;
             let answer = self.weir.with_key("POST", &path, &old, "key", body).await;
             assert_eq!(answer.status, 409, "{path}: {}", answer.body);
             self.described.check(&route, "POST", &answer);

@@ -38,7 +38,7 @@ async fn a_reused_job_id_has_another_idempotency_key() {
     stage.weir.finished(lost, before).await;
     let (outstanding, asked) = stage.answered_later(before).await;
     let unowned = stage.insert_unowned("later").await;
-    let lost_unowned = stage.begun(unowned, 1).await;
+    let lost_unowned = stage.started(unowned, 1).await;
     working.stop().await;
     lose_all_jobs(&stage.weir).await;
 

@@ -135,7 +135,7 @@ impl Stage {
     }
 
     /// Waits for the request about an attempt at a job.
-    pub async fn begun(&self, job: i64, attempt: i64) -> Asked {
+    pub async fn started(&self, job: i64, attempt: i64) -> Asked {
         self.weir
             .until(&format!("attempt {attempt} at job {job}"), async || {
                 self.asked(job).into_iter().rfind(|one| one.attempt == attempt)
@@ -165,7 +165,7 @@ impl Stage {
     /// Submits a job and waits until its answer is outstanding.
     pub async fn answered_later(&self, who: Who) -> (i64, Asked) {
         let job = self.submit(who, "later").await;
-        let asked = self.begun(job, 1).await;
+        let asked = self.started(job, 1).await;
         self.outstanding(job).await;
         (job, asked)
     }
