@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use riverqueue::{BoxError, Hook, Metric};
+use weir_policy::lane::Lane;
 
 /// The shortest time between two claims of a lane. River's default of 100 ms would keep small pools idle most of the time
 /// when jobs are short.
@@ -23,8 +24,15 @@ const CHEAP_CLAIM: Duration = Duration::from_millis(5);
 /// Time allowed per job that a claim finds.
 const PER_JOB: Duration = Duration::from_micros(200);
 
-/// A lane spends at most about one part in this many of its time on claims.
-const SHARE: u32 = 4;
+/// While claims are slow, a lane spends at most about one part in this many of its time on them. Users
+/// wait for the jobs of the priority lane. The jobs of the scheduled lane can wait.
+const fn share(lane: Lane) -> u32 {
+    match lane {
+        Lane::Priority => 2,
+        Lane::Default => 4,
+        Lane::Scheduled => 8,
+    }
+}
 
 /// The duration of claims, without the time for the jobs that they find. It rises slowly and falls quickly, so that a
 /// busy machine alone does not raise it.
@@ -43,11 +51,11 @@ impl ClaimCost {
     }
 
     /// A power of two in milliseconds, so that it rarely changes.
-    fn cooldown(self) -> Duration {
+    fn cooldown(self, lane: Lane) -> Duration {
         if self.0 < CHEAP_CLAIM {
             return FETCH_COOLDOWN;
         }
-        let pause = (self.0 * (SHARE - 1)).min(MAX_COOLDOWN).as_millis();
+        let pause = (self.0 * (share(lane) - 1)).min(MAX_COOLDOWN).as_millis();
         Duration::from_millis(1 << pause.max(1).ilog2())
     }
 }
@@ -64,9 +72,9 @@ struct Measured {
 }
 
 impl ClaimPace {
-    /// How soon a claim may follow the previous one.
-    pub(super) fn cooldown(&self) -> Duration {
-        self.0.lock().cost.cooldown()
+    /// How soon a claim of this lane may follow the previous one.
+    pub(super) fn cooldown(&self, lane: Lane) -> Duration {
+        self.0.lock().cost.cooldown(lane)
     }
 }
 
@@ -101,9 +109,9 @@ mod tests {
 
     #[test]
     fn cheap_claims_are_not_delayed() {
-        assert_eq!(ClaimCost::default().cooldown(), FETCH_COOLDOWN);
+        assert_eq!(ClaimCost::default().cooldown(Lane::Default), FETCH_COOLDOWN);
         assert_eq!(
-            after(1000, Duration::from_millis(4), 1).cooldown(),
+            after(1000, Duration::from_millis(4), 1).cooldown(Lane::Default),
             FETCH_COOLDOWN
         );
     }
@@ -111,22 +119,31 @@ mod tests {
     #[test]
     fn a_claim_of_many_jobs_may_take_longer() {
         let time = Duration::from_millis(40);
-        assert_eq!(after(1000, time, 200).cooldown(), FETCH_COOLDOWN);
-        assert!(after(1000, time, 1).cooldown() > time);
+        assert_eq!(after(1000, time, 200).cooldown(Lane::Default), FETCH_COOLDOWN);
+        assert!(after(1000, time, 1).cooldown(Lane::Default) > time);
     }
 
     #[test]
     fn slow_claims_take_a_quarter_of_the_time() {
-        let cooldown = after(1000, Duration::from_millis(22), 1).cooldown();
+        let cooldown = after(1000, Duration::from_millis(22), 1).cooldown(Lane::Default);
         assert_eq!(cooldown, Duration::from_millis(64));
-        assert_eq!(after(1000, Duration::from_secs(9), 1).cooldown(), MAX_COOLDOWN);
+        assert_eq!(
+            after(1000, Duration::from_secs(9), 1).cooldown(Lane::Default),
+            MAX_COOLDOWN
+        );
+    }
+
+    #[test]
+    fn slow_claims_delay_the_priority_lane_least() {
+        let cooldown = |lane| after(1000, Duration::from_millis(22), 1).cooldown(lane);
+        assert_eq!(Lane::ALL.map(cooldown), [16, 64, 128].map(Duration::from_millis));
     }
 
     #[test]
     fn a_single_slow_claim_does_not_change_the_pace() {
         let mut cost = after(1000, Duration::from_millis(1), 1);
         cost.took(Duration::from_millis(50), 1);
-        assert_eq!(cost.cooldown(), FETCH_COOLDOWN);
+        assert_eq!(cost.cooldown(Lane::Default), FETCH_COOLDOWN);
     }
 
     #[test]
@@ -135,6 +152,6 @@ mod tests {
         for _ in 0..10 {
             cost.took(Duration::from_millis(1), 1);
         }
-        assert_eq!(cost.cooldown(), FETCH_COOLDOWN);
+        assert_eq!(cost.cooldown(Lane::Default), FETCH_COOLDOWN);
     }
 }

@@ -62,7 +62,14 @@ impl Pools {
                 .collect();
             let new = |lane, lent: usize, borrower: Option<Arc<Pool>>| {
                 let (queue, size): &(String, u32) = &queues[&lane];
-                let pool = Arc::new(Pool::new(queue, *size as usize, lent, borrower, pace.clone()));
+                let pool = Arc::new(Pool::new(
+                    queue,
+                    lane,
+                    *size as usize,
+                    lent,
+                    borrower,
+                    pace.clone(),
+                ));
                 (queue.clone(), pool)
             };
             let idle = queues[&Lane::Priority].1 as usize;
@@ -90,6 +97,7 @@ impl Pools {
 
 pub(super) struct Pool {
     queue: String,
+    lane: Lane,
     /// The maximum of settle permits, and of prefetched jobs.
     most: usize,
     state: Mutex<State>,
@@ -129,9 +137,17 @@ impl State {
 }
 
 impl Pool {
-    fn new(queue: &str, workers: usize, lent: usize, borrower: Option<Arc<Self>>, pace: ClaimPace) -> Self {
+    fn new(
+        queue: &str,
+        lane: Lane,
+        workers: usize,
+        lent: usize,
+        borrower: Option<Arc<Self>>,
+        pace: ClaimPace,
+    ) -> Self {
         Self {
             queue: queue.to_owned(),
+            lane,
             most: (workers * MAX_PER_WORKER).max(MAX_OF_SMALL_POOL),
             state: Mutex::new(State {
                 workers,
@@ -152,6 +168,10 @@ impl Pool {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+
+    fn cooldown(&self) -> Duration {
+        self.pace.cooldown(self.lane)
     }
 
     /// A worker for a claimed job. The job waits briefly if River claimed more jobs than there are workers. `None`
@@ -204,7 +224,7 @@ impl Pool {
 
     /// Returns a worker after a handler that took `time`.
     fn give_back(self: &Arc<Self>, state: &mut State, time: Duration, client: &Client) {
-        state.prefetch.took(time, self.pace.cooldown(), Instant::now());
+        state.prefetch.took(time, self.cooldown(), Instant::now());
         self.update_prefetch(state, client);
         state.running -= 1;
         // The pool's own lane comes first; the remaining workers are idle.
@@ -233,7 +253,7 @@ impl Pool {
     /// Sets River's prefetch to match the pace of the handlers.
     fn update_prefetch(&self, state: &mut State, client: &Client) {
         let jobs = state.prefetch.jobs(state.workers, self.most);
-        let cooldown = self.pace.cooldown();
+        let cooldown = self.cooldown();
         if jobs != state.prefetched || cooldown != state.cooldown {
             state.prefetched = jobs;
             state.cooldown = cooldown;

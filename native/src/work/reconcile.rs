@@ -27,6 +27,14 @@ use crate::context::Context;
 /// jobs.
 const ROUND_INTERVAL: Duration = Duration::from_millis(500);
 
+/// The maximum between two rounds, while their queries are slow. The jobs of a dead process must run again within 15
+/// seconds, and it counts as dead after ten.
+const MAX_ROUND_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The queries of rounds and glances take at most one part in this many of the time. While another session holds an old
+/// snapshot, they read the dead entries of all jobs since then. Claims and settlements need that time more.
+const SCAN_SHARE: u32 = 10;
+
 /// Between two rounds that include the less urgent steps.
 const FULL_ROUND_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -68,7 +76,9 @@ pub async fn run(context: Context, stopped: CancellationToken) {
     let mut last_round = Instant::now();
     loop {
         let wake_at = match &leader {
-            Some(_) => reconciler.next_glance().min(last_round + ROUND_INTERVAL),
+            Some(_) => reconciler
+                .next_glance()
+                .min(last_round + reconciler.round_interval),
             None => Instant::now() + ROUND_INTERVAL,
         };
         tokio::select! {
@@ -86,7 +96,7 @@ pub async fn run(context: Context, stopped: CancellationToken) {
         };
         match held {
             Ok(mut held) => match held.is_elected(reconciler.has_begun()).await {
-                Ok(true) if last_round.elapsed() < ROUND_INTERVAL => {
+                Ok(true) if last_round.elapsed() < reconciler.round_interval => {
                     if held.during(reconciler.glance(&held.client)).await {
                         leader = Some(held);
                     }
@@ -143,6 +153,10 @@ pub struct Reconciler {
     look: Look,
     /// When ended jobs were last glanced at.
     glanced: Option<Timestamp>,
+    /// The time that queries of the current round or glance have taken, without the work that they found.
+    scanning: Duration,
+    round_interval: Duration,
+    glance_interval: Duration,
     /// When glances at ended jobs stop.
     glances_until: Instant,
     /// When the next job falls due, as of the last look.
@@ -170,6 +184,9 @@ impl Reconciler {
             ended_since: None,
             look: Look::default(),
             glanced: None,
+            scanning: Duration::ZERO,
+            round_interval: ROUND_INTERVAL,
+            glance_interval: GLANCE_INTERVAL,
             glances_until: Instant::now(),
             next_due: None,
             has_reservations: true,
@@ -222,6 +239,7 @@ impl Reconciler {
         if is_full {
             self.last_full = Some(Instant::now());
         }
+        self.scanning = Duration::ZERO;
         let mut is_of_use = self.begin(client).await;
         if is_full {
             is_of_use = is_of_use && within("take_over", self.take_over(client)).await;
@@ -248,16 +266,18 @@ impl Reconciler {
                 && within("renewals", emit_renewals(client)).await
                 && within("clean", self.cleaner.round(client)).await;
         }
+        self.round_interval = interval(self.scanning, ROUND_INTERVAL, MAX_ROUND_INTERVAL);
         is_of_use
     }
 
     /// When the next glance has work to do.
     fn next_glance(&self) -> Instant {
         let now = Instant::now();
-        let soon = now + GLANCE_INTERVAL;
+        let soon = now + self.glance_interval;
         let ended = self.looks_at_ended().then_some(soon);
         let due = self.next_due.map(|due| due.max(soon));
-        let look = self.has_reservations.then_some(now + DUE_INTERVAL);
+        let look = now + DUE_INTERVAL.max(self.glance_interval);
+        let look = self.has_reservations.then_some(look);
         let next = [ended, due, look].into_iter().flatten().min();
         next.unwrap_or(now + ROUND_INTERVAL)
     }
@@ -268,6 +288,7 @@ impl Reconciler {
 
     /// A look between two rounds at jobs that just ended or fell due. Returns whether the connection is still usable.
     async fn glance(&mut self, client: &PreparedClient) -> bool {
+        self.scanning = Duration::ZERO;
         let mut is_of_use = true;
         if self.looks_at_ended() {
             is_of_use = within("just_ended", self.notice_ended(client)).await;
@@ -279,6 +300,7 @@ impl Reconciler {
             on_separate_connection("due", self.start_due()).await;
             is_of_use = is_of_use && within("next_due", self.note_due(client)).await;
         }
+        self.glance_interval = interval(self.scanning, GLANCE_INTERVAL, ROUND_INTERVAL);
         is_of_use
     }
 
@@ -287,7 +309,7 @@ impl Reconciler {
         let started = ledger::now(client).await?;
         let since = self.glanced.replace(started).unwrap_or(started);
         let since = since.max(started - MAX_GLANCE_PERIOD) - GLANCE_OVERLAP;
-        let ended = ledger::ended_since(client, since, &[]).await?;
+        let ended = timed(&mut self.scanning, ledger::ended_since(client, since, &[])).await?;
         self.extend_glancing(ended.by_others);
         for ended in ended.jobs {
             self.context.settler.notice(ended.job_id, Some(ended.holder));
@@ -308,7 +330,8 @@ impl Reconciler {
 
     /// Records when the next job falls due.
     async fn note_due(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
-        self.next_due = ledger::next_due(client).await?.map(|wait| Instant::now() + wait);
+        let wait = timed(&mut self.scanning, ledger::next_due(client)).await?;
+        self.next_due = wait.map(|wait| Instant::now() + wait);
         Ok(())
     }
 
@@ -327,10 +350,14 @@ impl Reconciler {
             .map(|service| (service.kind.as_str(), service.meter))
             .collect();
         let holders = self.context.holders().await?;
-        let adopted = ledger::adopt(client, holders, &queues, &meters, settings.reservation_ttl).await?;
+        let adopting = ledger::adopt(client, holders, &queues, &meters, settings.reservation_ttl);
+        let mut took = Duration::ZERO;
+        let adopted = timed(&mut took, adopting).await?;
         // The following steps process these jobs in the same round.
         self.has_reservations |= adopted.jobs > 0 || !adopted.made_available.is_empty();
-        if adopted.jobs > 0 {
+        if adopted.jobs == 0 {
+            self.scanning += took;
+        } else {
             weir_ledger::access_log!(
                 false,
                 adopted = adopted.jobs,
@@ -404,7 +431,7 @@ impl Reconciler {
             .iter()
             .map(|service| (service.kind.as_str(), service.timeout.max(STUCK_AFTER)))
             .collect();
-        for taken in ledger::take_over(client, &longest).await? {
+        for taken in timed(&mut self.scanning, ledger::take_over(client, &longest)).await? {
             metrics::counter!("weir_reclaimed_total").increment(1);
             tracing::warn!(
                 job = taken.job_id,
@@ -429,7 +456,8 @@ impl Reconciler {
         let started = *self.look.started.get_or_insert(now);
         let since = self.ended_since.unwrap_or(started).max(started - MAX_LOOK_BACK) - OVERLAP;
         loop {
-            let ended = ledger::ended_since(client, since, &self.look.failed).await?;
+            let ended = ledger::ended_since(client, since, &self.look.failed);
+            let ended = timed(&mut self.scanning, ended).await?;
             self.extend_glancing(ended.by_others);
             let ended = ended.jobs;
             let is_all = i64::try_from(ended.len()).unwrap_or(i64::MAX) < MAX_ENDED;
@@ -458,7 +486,8 @@ impl Reconciler {
         if after == 0 {
             self.total = std::mem::take(&mut self.seen);
         }
-        let sweep = ledger::sweep(client, after, self.total, self.context.rules.ttl).await?;
+        let sweep = ledger::sweep(client, after, self.total, self.context.rules.ttl);
+        let sweep = timed(&mut self.scanning, sweep).await?;
         self.swept = sweep.next;
         self.seen += sweep.size;
         self.has_reservations = after > 0 || sweep.size > 0;
@@ -481,6 +510,19 @@ impl Reconciler {
     }
 }
 
+/// Adds the duration of a query to `total`.
+async fn timed<T>(total: &mut Duration, query: impl Future<Output = T>) -> T {
+    let started = Instant::now();
+    let result = query.await;
+    *total += started.elapsed();
+    result
+}
+
+/// The interval between the starts of two rounds or glances, when the queries of the last one took this long.
+fn interval(scanning: Duration, min: Duration, max: Duration) -> Duration {
+    (scanning * SCAN_SHARE).clamp(min, max)
+}
+
 async fn apply_scheduled(client: &PreparedClient) -> Result<(), DatabaseError> {
     control::apply_scheduled(client).await?;
     Ok(())
@@ -490,4 +532,17 @@ async fn apply_scheduled(client: &PreparedClient) -> Result<(), DatabaseError> {
 async fn emit_renewals(client: &PreparedClient) -> Result<(), DatabaseError> {
     control::emit_renewals(client).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_queries_make_rounds_rarer() {
+        let interval = |scanning| interval(scanning, ROUND_INTERVAL, MAX_ROUND_INTERVAL);
+        assert_eq!(interval(Duration::from_millis(50)), ROUND_INTERVAL);
+        assert_eq!(interval(Duration::from_millis(120)), Duration::from_millis(1200));
+        assert_eq!(interval(Duration::from_secs(1)), MAX_ROUND_INTERVAL);
+    }
 }
