@@ -173,6 +173,8 @@ impl Database {
         let host = Host::Unix(relay.folder().into());
         let target = Target {
             servers: vec![Server { host, port }],
+            // The relay gives each pooler its own time.
+            connect_timeout: self.connect_timeout(),
             session: Session::Any,
             options: None,
             ..(*self.target).clone()

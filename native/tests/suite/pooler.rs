@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_postgres::SimpleQueryMessage;
 use uuid::Uuid;
 
@@ -202,6 +203,39 @@ async fn a_pooler_that_uses_its_sessions_in_turns_is_noticed() {
     drop(both);
     assert!(pooled.shares_sessions().await.unwrap());
     drop(pooler);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_second_pooler_is_used_while_the_first_does_not_answer() {
+    let weir = Weir::new().await;
+    let Some(pooler) = PgBouncer::start(&weir, TRANSACTION).await else {
+        return weir.end().await;
+    };
+    // Its queue of connections is full, so the system ignores further ones.
+    let silent = TcpSocket::new_v4().unwrap();
+    silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let silent = silent.listen(0).unwrap();
+    let address = silent.local_addr().unwrap();
+    let _queued = TcpStream::connect(address).await.unwrap();
+    let url = format!(
+        "postgres://pooled@{address},127.0.0.1:{}/{}",
+        pooler.port,
+        weir.name()
+    );
+    let pooled = weir_ledger::database::Database::at(&url).unwrap();
+    let pooled = pooled.through_pooler().await.unwrap();
+    let (pool, rivers) = (pooled.pool(1), pooled.river_pool(1).unwrap());
+    let (one, pool, river) = tokio::join!(
+        pooled.connect(),
+        pool.query("SELECT 1", &[]),
+        sqlx::query_scalar::<_, i32>("SELECT 1").fetch_one(&rivers),
+    );
+    assert!(one.is_ok(), "{:?}", one.err());
+    assert!(pool.is_ok(), "the pool: {:?}", pool.err());
+    assert!(river.is_ok(), "River's pool: {:?}", river.err());
+    rivers.close().await;
+    drop((one, pooled, pooler));
     weir.end().await;
 }
 
