@@ -11,7 +11,7 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::connection_pool::ConnectionPool;
 use super::error::DatabaseError;
-use super::parameters::{Host, Server, Session, Target};
+use super::parameters::{Host, KEEPALIVE_IDLE, Server, Session, TCP_USER_TIMEOUT, Target};
 use super::prepared::PreparedClient;
 use super::relay::{Peer, Relay};
 use super::schemas::Schemas;
@@ -20,12 +20,6 @@ use super::tls::{MakeTls, SslMode};
 
 /// The maximum time for a first statement and for a pool.
 pub(super) const CONNECT_TIMEOUT: Duration = super::parameters::CONNECT_TIMEOUT;
-
-/// A connection is closed when the peer has not acknowledged data for this long.
-const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A silent connection is probed after this long.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 
 /// The server ends statements that take longer, and transactions that are idle for longer, so that a vanished process
 /// leaves no lock behind.

@@ -142,6 +142,12 @@ const REFUSED: [(&str, Option<&str>, &str); 26] = [
 /// The default of `connect_timeout`.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// A connection is closed when the peer has not acknowledged data for this long.
+pub(super) const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A silent connection is probed after this long.
+pub(super) const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+
 /// The maximum of `connect_timeout`, in seconds.
 const MAX_CONNECT_TIMEOUT: u64 = 60;
 

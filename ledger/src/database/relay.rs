@@ -14,13 +14,14 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpStream, UnixListener, UnixStream, lookup_host};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use uuid::Uuid;
 
 use super::error::DatabaseError;
-use super::parameters::{Host, Server, Session, Target};
+use super::parameters::{Host, KEEPALIVE_IDLE, Server, Session, TCP_USER_TIMEOUT, Target};
 use super::pooled;
 use super::tls::{MakeTls, SslMode};
 
@@ -123,6 +124,16 @@ fn unique() -> u128 {
     random() << 64 | random()
 }
 
+/// Connects with the limits that Weir's own driver has.
+async fn connect(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(addresses).await?;
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(&stream);
+    socket.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT))?;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE_IDLE))?;
+    Ok(stream)
+}
+
 impl Way {
     async fn serve(&self, mut driver: UnixStream) -> io::Result<()> {
         let is_own = driver.peer_cred()?.pid() == i32::try_from(std::process::id()).ok();
@@ -164,14 +175,11 @@ impl Way {
             }
             Host::Tcp(name, address) => (name, address),
         };
-        let mut stream = match address {
-            Some(address) => TcpStream::connect(SocketAddr::new(*address, server.port)).await?,
-            None => {
-                let addresses: Vec<_> = lookup_host((name.as_str(), server.port)).await?.collect();
-                TcpStream::connect(&*addresses).await?
-            }
+        let addresses = match address {
+            Some(address) => vec![SocketAddr::new(*address, server.port)],
+            None => lookup_host((name.as_str(), server.port)).await?.collect(),
         };
-        stream.set_nodelay(true)?;
+        let mut stream = connect(&addresses).await?;
         let mode = self.target.tls.mode;
         if mode == SslMode::Disable {
             return Ok(Box::new(stream));
@@ -180,12 +188,27 @@ impl Way {
         match (stream.read_u8().await?, mode) {
             (b'S', _) => {
                 let mut tls = self.tls.clone();
-                let connect = MakeTlsConnect::<TcpStream>::make_tls_connect(&mut tls, name);
-                let connect = connect.map_err(io::Error::other)?;
-                Ok(Box::new(connect.connect(stream).await?))
+                let session = MakeTlsConnect::<TcpStream>::make_tls_connect(&mut tls, name);
+                let session = session.map_err(io::Error::other)?;
+                Ok(Box::new(session.connect(stream).await?))
             }
             (_, SslMode::Prefer) => Ok(Box::new(stream)),
             _ => Err(io::Error::other("the server does not support TLS")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn connections_to_servers_have_keepalives_and_a_timeout() {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = connect(&[server.local_addr().unwrap()]).await.unwrap();
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE_IDLE);
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(TCP_USER_TIMEOUT));
     }
 }
