@@ -21,6 +21,9 @@ use super::tls::{MakeTls, SslMode};
 /// The maximum time for a first statement and for a pool.
 pub(super) const CONNECT_TIMEOUT: Duration = super::parameters::CONNECT_TIMEOUT;
 
+/// PgBouncer's error when a statement has waited for a session for as long as the setting of this name allows.
+const WAITED_TOO_LONG: &str = "query_wait_timeout";
+
 /// The server ends statements that take longer, and transactions that are idle for longer, so that a vanished process
 /// leaves no lock behind.
 const SERVER_TIMEOUTS: [(&str, &str); 2] = [
@@ -269,9 +272,10 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// When the database cannot be reached.
+    /// When the database cannot be reached, or [`DatabaseError::NoSession`].
     pub async fn shares_sessions(&self) -> Result<bool, DatabaseError> {
         let (one, other) = tokio::try_join!(self.connect_with_defaults(), self.connect_with_defaults())?;
+        let session_id = |client, first| self.session_id(client, first);
         // A pooler may use its sessions in turns.
         if session_id(&one, "").await? != session_id(&one, "").await? {
             return Ok(true);
@@ -289,6 +293,24 @@ impl Database {
             }
         }
         Ok(false)
+    }
+
+    /// Which session of the server a connection is in. Uses a statement that needs no preparation. A pooler answers it
+    /// only when it has a free session.
+    async fn session_id(&self, client: &Client, first: &str) -> Result<Option<String>, DatabaseError> {
+        let sql = format!("{first}SELECT pg_backend_pid()");
+        let no_session = || DatabaseError::NoSession { to: self.address() };
+        let answer = tokio::time::timeout(CONNECT_TIMEOUT, client.simple_query(&sql))
+            .await
+            .map_err(|_| no_session())?
+            .map_err(|error| match error.as_db_error() {
+                Some(db) if db.message() == WAITED_TOO_LONG => no_session(),
+                _ => error.into(),
+            })?;
+        Ok(answer.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        }))
     }
 
     /// Opens a connection with the defaults of the server, the database and the role.
@@ -685,15 +707,4 @@ fn for_river(target: &Target) -> Result<sqlx::postgres::PgConnectOptions, Databa
         };
     }
     Ok(options)
-}
-
-/// Which session of the server a connection is in. Uses a statement that needs no preparation.
-async fn session_id(client: &Client, first: &str) -> Result<Option<String>, DatabaseError> {
-    let answer = client
-        .simple_query(&format!("{first}SELECT pg_backend_pid()"))
-        .await?;
-    Ok(answer.iter().find_map(|message| match message {
-        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-        _ => None,
-    }))
 }

@@ -31,6 +31,15 @@ pub enum DatabaseError {
         /// The time waited.
         within: Duration,
     },
+    /// A pooler has no free session for this process.
+    #[error(
+        "the database {to} accepts connections but no statements, like a pooler without a free server connection. Raise its \
+         pool size (PgBouncer: default_pool_size), end clients that leave transactions open, or connect to the server itself"
+    )]
+    NoSession {
+        /// Database, host, port and user.
+        to: Arc<str>,
+    },
     /// The pool has no free connection.
     #[error("the pool has no free database connection: {}", match &**.0 {
         deadpool_postgres::PoolError::Backend(error) => reason(error),

@@ -240,6 +240,33 @@ async fn the_second_pooler_is_used_while_the_first_does_not_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_saturated_pooler_ends_the_start_with_a_message() {
+    let weir = Weir::new().await;
+    for (mode, wait) in [("transaction", 60), ("session", 60), ("transaction", 1)] {
+        let mode = format!("pool_mode = {mode}\ndefault_pool_size = 1\nquery_wait_timeout = {wait}");
+        let Some(pooler) = PgBouncer::start(&weir, &mode).await else {
+            return weir.end().await;
+        };
+        let url = pooler.url(&weir);
+        let other = OtherProgram::connect(&url, 1).await;
+        other.0[0].simple_query("BEGIN").await.unwrap();
+        let commands = ["serve", "work"].map(|command| {
+            let mut command = process::command(&weir, &[command]);
+            command.env("DATABASE_URL", &url);
+            tokio::task::spawn_blocking(move || command.output().unwrap())
+        });
+        for ended in futures_util::future::join_all(commands).await {
+            let ended = ended.unwrap();
+            let message = String::from_utf8_lossy(&ended.stderr).into_owned();
+            assert_eq!(ended.status.code(), Some(2), "{mode}: {message}");
+            assert!(message.contains("default_pool_size"), "{mode}: {message}");
+        }
+        drop((other, pooler));
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn callers_of_the_functions_work_through_a_pooler_in_transaction_mode() {
     let weir = Weir::new().await;
     let Some(pooler) = PgBouncer::start(&weir, TRANSACTION).await else {
