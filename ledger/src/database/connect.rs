@@ -155,7 +155,10 @@ impl Database {
     ///
     /// When the database cannot be reached.
     pub async fn through_pooler(&self) -> Result<Self, DatabaseError> {
-        let found = format!("BEGIN; {}; ROLLBACK", self.schemas.find_paths());
+        let found = format!(
+            "BEGIN; SET LOCAL statement_timeout = 0; {}; ROLLBACK",
+            self.schemas.find_paths()
+        );
         let client = self.connect_with_defaults().await?;
         let messages = tokio::time::timeout(CONNECT_TIMEOUT, client.simple_query(&found))
             .await

@@ -8,7 +8,7 @@ use super::schemas::literal;
 pub(super) type Settings<'a> = &'a [(&'a str, &'a str)];
 
 /// Settings and their values. `synchronous_commit` is missing on purpose: the operator chooses how durable commits are.
-const SETTINGS: [(&str, &str); 13] = [
+const SETTINGS: [(&str, &str); 19] = [
     // A decision is correct only if each statement sees everything committed before it.
     ("default_transaction_isolation", "read committed"),
     ("default_transaction_deferrable", "off"),
@@ -19,6 +19,14 @@ const SETTINGS: [(&str, &str); 13] = [
     ("DateStyle", "ISO, MDY"),
     ("IntervalStyle", "postgres"),
     ("bytea_output", "hex"),
+    // A limit would hide some of the jobs that have an argument.
+    ("gin_fuzzy_search_limit", "0"),
+    // Rows are found by index, or by their place in a table. Without these, each statement reads whole tables.
+    ("enable_indexscan", "on"),
+    ("enable_indexonlyscan", "on"),
+    ("enable_bitmapscan", "on"),
+    ("enable_tidscan", "on"),
+    ("enable_nestloop", "on"),
     // Each use of a session has its own limits. A limit meant for interactive sessions must not end a migration.
     ("statement_timeout", "0"),
     ("lock_timeout", "0"),
@@ -30,7 +38,7 @@ const SETTINGS: [(&str, &str); 13] = [
 ];
 
 /// Settings that keep the default of server, database and role.
-const DEFAULTS: [&str; 9] = [
+const DEFAULTS: [&str; 17] = [
     // First, because it decides about rights.
     "role",
     "synchronous_commit",
@@ -39,6 +47,14 @@ const DEFAULTS: [&str; 9] = [
     "enable_mergejoin",
     "enable_sort",
     "enable_memoize",
+    "enable_hashagg",
+    "enable_incremental_sort",
+    "enable_material",
+    "geqo_threshold",
+    "join_collapse_limit",
+    "from_collapse_limit",
+    "random_page_cost",
+    "work_mem",
     "jit",
     "plan_cache_mode",
 ];

@@ -4,8 +4,8 @@ use crate::common::process::Process;
 use crate::common::{self, GO_TESTS, Weir, Who};
 use serde_json::json;
 
-/// Every default that changes the meaning or the time limit of a statement.
-const ODD: [(&str, &str); 14] = [
+/// Every default that changes the meaning, the plan or the time limit of a statement.
+const ODD: [(&str, &str); 20] = [
     ("default_transaction_isolation", "'serializable'"),
     ("default_transaction_deferrable", "on"),
     ("standard_conforming_strings", "off"),
@@ -20,7 +20,19 @@ const ODD: [(&str, &str); 14] = [
     ("statement_timeout", "'1500ms'"),
     ("lock_timeout", "'200ms'"),
     ("idle_session_timeout", "'700ms'"),
+    ("gin_fuzzy_search_limit", "1"),
+    ("enable_indexscan", "off"),
+    ("enable_indexonlyscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("enable_tidscan", "off"),
+    ("enable_nestloop", "off"),
 ];
+
+/// Settings of the session, and their values in Weir's sessions.
+const PINNED: &str = "SELECT string_agg(current_setting(s), ' ') \
+                      FROM unnest('{transaction_isolation, gin_fuzzy_search_limit, enable_indexscan, enable_indexonlyscan, \
+                                    enable_bitmapscan, enable_tidscan, enable_nestloop}'::text[]) AS s";
+const IN_SESSIONS: &str = "read committed 0 on on on on on";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_works_with_unusual_server_defaults() {
@@ -38,24 +50,14 @@ async fn everything_works_with_unusual_server_defaults() {
         database.connect().await.unwrap(),
         database.connect_by_key(second).await.unwrap(),
     ] {
-        let isolation = session
-            .query_one("SHOW transaction_isolation", &[])
-            .await
-            .unwrap();
-        assert_eq!(isolation.get::<_, &str>(0), "read committed");
+        let pinned = session.query_one(PINNED, &[]).await.unwrap();
+        assert_eq!(pinned.get::<_, &str>(0), IN_SESSIONS);
     }
-    let rows = database
-        .pool(1)
-        .query("SHOW transaction_isolation", &[])
-        .await
-        .unwrap();
-    assert_eq!(rows[0].get::<_, &str>(0), "read committed", "a pool's");
+    let rows = database.pool(1).query(PINNED, &[]).await.unwrap();
+    assert_eq!(rows[0].get::<_, &str>(0), IN_SESSIONS, "a pool's");
     let river = database.river_pool(1).unwrap();
-    let isolation: String = sqlx::query_scalar("SHOW transaction_isolation")
-        .fetch_one(&river)
-        .await
-        .unwrap();
-    assert_eq!(isolation, "read committed", "River's");
+    let pinned: String = sqlx::query_scalar(PINNED).fetch_one(&river).await.unwrap();
+    assert_eq!(pinned, IN_SESSIONS, "River's");
     river.close().await;
     let up = Process::start(&weir, &["up"], &[]);
     up.ready().await;

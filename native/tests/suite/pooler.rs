@@ -267,6 +267,31 @@ async fn a_saturated_pooler_ends_the_start_with_a_message() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn settings_of_other_programs_do_not_affect_plans() {
+    let weir = Weir::new().await;
+    let Some(pooler) = PgBouncer::start(&weir, TRANSACTION).await else {
+        return weir.end().await;
+    };
+    let direct = weir_ledger::database::Database::at(weir.url()).unwrap();
+    let pooled = weir_ledger::database::Database::at(&pooler.url(&weir)).unwrap();
+    let other = OtherProgram::connect(&pooler.url(&weir), SESSIONS).await;
+    other.in_each_session(&left_behind()).await;
+    let pooled = pooled.through_pooler().await.unwrap();
+    let names = POOR_PLANS.map(|(name, _)| name);
+    let settings =
+        "SELECT name || ' = ' || setting FROM pg_catalog.pg_settings WHERE name = ANY ($1) ORDER BY name";
+    let texts =
+        |rows: Vec<tokio_postgres::Row>| -> Vec<String> { rows.iter().map(|row| row.get(0)).collect() };
+    for _ in 0..SESSIONS {
+        let expected = direct.pool(1).query(settings, &[&&names[..]]).await.unwrap();
+        let actual = pooled.pool(1).query(settings, &[&&names[..]]).await.unwrap();
+        assert_eq!(texts(actual), texts(expected));
+    }
+    drop((other, pooled, pooler));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn callers_of_the_functions_work_through_a_pooler_in_transaction_mode() {
     let weir = Weir::new().await;
     let Some(pooler) = PgBouncer::start(&weir, TRANSACTION).await else {
@@ -316,11 +341,33 @@ const LEFT_BEHIND: &str = "
     SET IntervalStyle = sql_standard;
     SET TimeZone = 'Asia/Kathmandu';
     SET bytea_output = escape;
-    SET enable_seqscan = off;
-    SET enable_indexscan = off;
     SET weir.counters = kept;
     SET weir.schema = strange;
     SET ROLE pg_read_all_data";
+
+/// Settings that make the planner choose poor plans, which another program also leaves behind.
+const POOR_PLANS: [(&str, &str); 15] = [
+    ("enable_seqscan", "off"),
+    ("enable_indexscan", "off"),
+    ("enable_indexonlyscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("enable_tidscan", "off"),
+    ("enable_nestloop", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_hashagg", "off"),
+    ("enable_incremental_sort", "off"),
+    ("enable_material", "off"),
+    ("geqo_threshold", "2"),
+    ("join_collapse_limit", "1"),
+    ("from_collapse_limit", "1"),
+    ("random_page_cost", "1000"),
+    ("work_mem", "64"),
+];
+
+fn left_behind() -> String {
+    let plans = POOR_PLANS.map(|(name, value)| format!("SET {name} = {value}; "));
+    format!("{}{LEFT_BEHIND}", plans.concat())
+}
 
 /// Another program's connections, one for each session of the pool.
 struct OtherProgram(Vec<tokio_postgres::Client>);
@@ -391,7 +438,7 @@ async fn serves_through_a_pooler(weir: Weir, schema: &str) {
                     SELECT name, setting FROM pg_catalog.pg_settings WHERE source = 'session' \
                         AND name <> ALL ('{application_name,transaction_isolation}'); \
                     SELECT 'weir.counters', current_setting('weir.counters', true)";
-    other.in_each_session(LEFT_BEHIND).await;
+    other.in_each_session(&left_behind()).await;
     let before = other.in_each_session(settings).await;
 
     // It needs no direct connection.
