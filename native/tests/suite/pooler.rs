@@ -207,6 +207,31 @@ async fn a_pooler_that_uses_its_sessions_in_turns_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn settings_of_other_programs_do_not_affect_plans() {
+    let weir = Weir::new().await;
+    let Some(pooler) = PgBouncer::start(&weir, TRANSACTION).await else {
+        return weir.end().await;
+    };
+    let direct = weir_ledger::database::Database::at(weir.url()).unwrap();
+    let pooled = weir_ledger::database::Database::at(&pooler.url(&weir)).unwrap();
+    let other = OtherProgram::connect(&pooler.url(&weir), SESSIONS).await;
+    other.in_each_session(&left_behind()).await;
+    let pooled = pooled.through_pooler().await.unwrap();
+    let names = POOR_PLANS.map(|(name, _)| name);
+    let settings =
+        "SELECT name || ' = ' || setting FROM pg_catalog.pg_settings WHERE name = ANY ($1) ORDER BY name";
+    let texts =
+        |rows: Vec<tokio_postgres::Row>| -> Vec<String> { rows.iter().map(|row| row.get(0)).collect() };
+    for _ in 0..SESSIONS {
+        let expected = direct.pool(1).query(settings, &[&&names[..]]).await.unwrap();
+        let actual = pooled.pool(1).query(settings, &[&&names[..]]).await.unwrap();
+        assert_eq!(texts(actual), texts(expected));
+    }
+    drop((other, pooled, pooler));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_second_pooler_is_used_while_the_first_does_not_answer() {
     let weir = Weir::new().await;
     let Some(pooler) = PgBouncer::start(&weir, TRANSACTION).await else {
@@ -267,27 +292,68 @@ async fn a_saturated_pooler_ends_the_start_with_a_message() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn settings_of_other_programs_do_not_affect_plans() {
+async fn requests_to_cancel_reach_the_server_through_a_pooler() {
     let weir = Weir::new().await;
     let Some(pooler) = PgBouncer::start(&weir, TRANSACTION).await else {
         return weir.end().await;
     };
-    let direct = weir_ledger::database::Database::at(weir.url()).unwrap();
     let pooled = weir_ledger::database::Database::at(&pooler.url(&weir)).unwrap();
-    let other = OtherProgram::connect(&pooler.url(&weir), SESSIONS).await;
-    other.in_each_session(&left_behind()).await;
     let pooled = pooled.through_pooler().await.unwrap();
-    let names = POOR_PLANS.map(|(name, _)| name);
-    let settings =
-        "SELECT name || ' = ' || setting FROM pg_catalog.pg_settings WHERE name = ANY ($1) ORDER BY name";
-    let texts =
-        |rows: Vec<tokio_postgres::Row>| -> Vec<String> { rows.iter().map(|row| row.get(0)).collect() };
-    for _ in 0..SESSIONS {
-        let expected = direct.pool(1).query(settings, &[&&names[..]]).await.unwrap();
-        let actual = pooled.pool(1).query(settings, &[&&names[..]]).await.unwrap();
-        assert_eq!(texts(actual), texts(expected));
+    let admin = weir.admin().await;
+    // If the sender leaves early, PgBouncer drops some requests, but not all.
+    for _ in 0..5 {
+        let client = pooled.connect().await.unwrap();
+        let cancel = client.cancel_token();
+        let slow = tokio::spawn(async move { client.query("SELECT pg_sleep(60)", &[]).await });
+        weir.until("the statement to run", async || {
+            let running = "SELECT FROM pg_stat_activity WHERE state = 'active' AND query = 'SELECT pg_sleep(60)' \
+                           AND datname = $1";
+            let found = admin.query_opt(running, &[&weir.name()]).await.unwrap();
+            found.map(drop)
+        })
+        .await;
+        cancel.cancel_query(tokio_postgres::NoTls).await.unwrap();
+        let error = slow.await.unwrap().expect_err("the statement ran to its end");
+        let message = error.as_db_error().unwrap().message();
+        assert_eq!(message, "canceling statement due to user request");
     }
-    drop((other, pooled, pooler));
+    drop((pooled, pooler));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pgoptions_do_not_affect_transactions_through_a_pooler() {
+    let weir = Weir::new().await;
+    // Otherwise PgBouncer refuses connections with options, or this one.
+    let mode = format!("{TRANSACTION}\nignore_startup_parameters = options");
+    let Some(pooler) = PgBouncer::start(&weir, &mode).await else {
+        return weir.end().await;
+    };
+    let url = pooler.url(&weir);
+    let options = "-c geqo=off -c search_path=strange -c default_transaction_isolation=serializable";
+    let urls = [("DATABASE_URL", url.as_str()), ("PGOPTIONS", options)];
+    let serve = Process::start(&weir, &["serve"], &urls);
+    serve.ready().await;
+    let user = weir.user("free").await;
+    let body = common::files(&[("a_test.go", GO_TESTS)]).to_string();
+    let reply = serve
+        .call("POST", "/api/jobs/analysis", Who::User(user), "request-1", &body)
+        .await;
+    assert_eq!(reply.status, 202, "{}", reply.text);
+    let submitted: Value = serde_json::from_str(&reply.text).unwrap();
+    // River's client cancels it.
+    let path = format!("/api/jobs/{}", submitted["job"]["id"]);
+    let reply = serve
+        .call("DELETE", &path, Who::User(user), "request-2", "")
+        .await;
+    assert!(
+        reply.text.contains("cancelled"),
+        "{}; {:#?}",
+        reply.text,
+        serve.log()
+    );
+    assert_eq!(serve.stop().await, Some(0));
+    drop(pooler);
     weir.end().await;
 }
 
