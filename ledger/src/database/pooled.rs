@@ -9,6 +9,10 @@
 //! - A prepared statement is parsed again before each use, without a name, because the session may not have it.
 //!
 //! The additional messages travel with those of the driver, so they cost no round trip. Their answers are removed.
+//!
+//! Both drivers end each sequence of the extended protocol with one Sync and wait for its answer, so each Sync has one
+//! answer. `COPY … FROM STDIN` would break this, because the server ignores a Sync during it. Neither Weir nor River uses
+//! it.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -66,6 +70,10 @@ pub(super) async fn forward(
         return Ok(());
     }
     let (startup, settings) = without_settings(&startup);
+    // An empty statement has no result, so the first result of the driver's would be removed instead.
+    if settings.is_empty() {
+        return Err(io::Error::other("a connection without settings"));
+    }
     pooler.write_all(&startup).await?;
     let exchange = Mutex::new(Exchange::default());
     let mut requests = Requests {
