@@ -72,6 +72,26 @@ async function readFeed(origin: Origin, key: string, cursor?: string): Promise<{
   }
 }
 
+/** Logs changes with this action. */
+async function logChanges(sql: Sql, action: string, count: number): Promise<void> {
+  await sql`INSERT INTO admin_log (actor, action) SELECT 'shell:test', ${action} FROM generate_series(1, ${count}::int)`;
+}
+
+/** Reads the audit log to its end. Returns the actions, and the cursor after them. */
+async function readLog(origin: Origin, key: string, cursor?: string): Promise<{ actions: string[]; cursor: string }> {
+  const actions: string[] = [];
+  for (let after = cursor; ; ) {
+    const response = await fetch(`${origin.url}/admin/audit-log?limit=20${after ? `&after=${after}` : ""}`, {
+      headers: { Authorization: `Bearer ${key}` },
+    });
+    assert.equal(response.status, 200);
+    const page = (await response.json()) as { changes: { action: string }[]; next: string };
+    actions.push(...page.changes.map((change) => change.action));
+    after = page.next;
+    if (page.changes.length === 0) return { actions, cursor: after };
+  }
+}
+
 async function failover(t: TestContext) {
   const folder = required("WEIR_TEST_FOLDER");
   const { primary, standby, failOver } = await primaryWithStandby(t);
@@ -99,6 +119,7 @@ handler = { type = "http", url = "${await endpoint(t)}", private = true, amount 
   const created = await weir(["key", "create", "--name", "billing", "--scope", "admin"], origin.env);
   const key = created.stdout.trim().split("\n").at(-1) ?? "";
   const kept = await submitAndFinish(onPrimary, "kept");
+  await logChanges(onPrimary, "kept", 3);
   const onStandby = standby.sql;
   const [written] = await onPrimary`SELECT pg_current_wal_lsn()::text AS lsn`;
   await until("the standby to have it all", async () => {
@@ -113,6 +134,13 @@ handler = { type = "http", url = "${await endpoint(t)}", private = true, amount 
     return row?.streams === 0;
   });
   const lost = await submitAndFinish(onPrimary, "lost");
+  // More than the ids that PostgreSQL skips after a failover.
+  await logChanges(onPrimary, "lost", 50);
+  const readChanges = await readLog(origin, key);
+  assert.deepEqual(
+    ["kept", "lost"].map((action) => readChanges.actions.filter((read) => read === action).length),
+    [3, 50],
+  );
   const read = await readFeed(origin, key);
   assert.deepEqual(read.jobs, new Set([...kept.keys(), ...lost.keys()]));
   // The standby takes over the primary's address, and the processes keep running.
@@ -137,6 +165,11 @@ handler = { type = "http", url = "${await endpoint(t)}", private = true, amount 
     cursor = page.cursor;
     return unread.size === 0;
   });
+  // The same for the audit log.
+  await logChanges(promoted.sql, "made", 5);
+  const unreadChanges = await readLog(origin, key, readChanges.cursor);
+  assert.deepEqual(unreadChanges.actions, Array(5).fill("made"));
+  assert.deepEqual((await readLog(origin, key, unreadChanges.cursor)).actions, []);
   const status = await weir(["status"], origin.env);
   assert.match(status.stdout, /^failover {2,}to timeline 2, /m);
   const ready = (await (await fetch(`${origin.url}/readyz`)).json()) as { timeline?: number };

@@ -8,13 +8,16 @@ CREATE TABLE admin_log (
     reason text,
     before jsonb,
     after jsonb,
+    timeline int,
     PRIMARY KEY (id)
 );
+
+CREATE INDEX admin_log_timeline ON admin_log (timeline, id);
 
 COMMENT ON TABLE admin_log IS
     'The changes by operators and billing. Rows are only added, never changed or deleted.';
 COMMENT ON COLUMN admin_log.id IS
-    'Increases in commit order, so a reader that resumes after an id misses no rows.';
+    'Increases in commit order, so a reader that resumes after an id misses no rows of the same timeline.';
 COMMENT ON COLUMN admin_log.at IS
     'When it was changed.';
 COMMENT ON COLUMN admin_log.actor IS
@@ -31,8 +34,12 @@ COMMENT ON COLUMN admin_log.before IS
     'The values before the change.';
 COMMENT ON COLUMN admin_log.after IS
     'The values after the change.';
+COMMENT ON COLUMN admin_log.timeline IS
+    'The server''s timeline, if it reports one. A new timeline may assign the ids of lost rows again.';
 
 CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON admin_log
     FOR EACH STATEMENT EXECUTE FUNCTION refuse_log_changes();
+CREATE TRIGGER note_timeline BEFORE INSERT ON admin_log
+    FOR EACH ROW EXECUTE FUNCTION note_log_timeline();
 CREATE TRIGGER serialize_log BEFORE INSERT ON admin_log
     FOR EACH STATEMENT EXECUTE FUNCTION serialize_log();

@@ -1,5 +1,8 @@
 //! The log of changes.
 
+use std::fmt;
+use std::str::FromStr;
+
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio_postgres::{Client, GenericClient};
@@ -44,6 +47,41 @@ impl Change<'_> {
     }
 }
 
+/// A position between two changes. No change appears before it later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogCursor {
+    /// The last change.
+    id: i64,
+    /// The server's timeline at that time. After a failover, ids are reused.
+    timeline: Option<i32>,
+}
+
+impl fmt::Display for LogCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.id)?;
+        match self.timeline {
+            Some(timeline) => write!(f, ".{timeline}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for LogCursor {
+    type Err = std::num::ParseIntError;
+
+    /// Also parses the id of a change.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (id, timeline) = match text.split_once('.') {
+            Some((id, timeline)) => (id, Some(timeline.parse()?)),
+            None => (text, None),
+        };
+        Ok(Self {
+            id: id.parse()?,
+            timeline,
+        })
+    }
+}
+
 /// A logged change.
 #[derive(Clone, Debug)]
 pub struct LogEntry {
@@ -69,36 +107,54 @@ pub struct LogEntry {
     pub after: Option<Value>,
 }
 
-/// The changes after an entry, oldest first.
+/// The changes after a cursor, oldest first, and the cursor after them. After a failover, a reader that has read lost
+/// changes gets all changes of the new timeline.
 ///
 /// # Errors
 ///
 /// When the database cannot be queried.
 pub async fn log_after(
     client: &Client,
-    after: i64,
+    after: LogCursor,
     limit: i64,
-) -> Result<Vec<LogEntry>, tokio_postgres::Error> {
+) -> Result<(Vec<LogEntry>, LogCursor), tokio_postgres::Error> {
     let rows = client
         .query(
-            "SELECT l.*, u.subject FROM admin_log l LEFT JOIN users u ON u.id = l.holder \
-             WHERE l.id > $1 ORDER BY l.id LIMIT $2",
-            &[&after, &limit],
+            include_str!("sql/log_after.sql"),
+            &[&after.id, &after.timeline, &limit],
         )
         .await?;
-    Ok(rows
-        .iter()
-        .map(|row| LogEntry {
-            id: row.get("id"),
-            at: row.get("at"),
-            actor: row.get("actor"),
-            action: row.get("action"),
-            holder: row.get("holder"),
-            subject: row.get("subject"),
-            meter: row.get("event_type"),
-            reason: row.get("reason"),
-            before: row.get("before"),
-            after: row.get("after"),
-        })
-        .collect())
+    let next = rows.last().map_or(after, |row| LogCursor {
+        id: row.get("id"),
+        timeline: row.get("timeline"),
+    });
+    let entries = rows.iter().map(|row| LogEntry {
+        id: row.get("id"),
+        at: row.get("at"),
+        actor: row.get("actor"),
+        action: row.get("action"),
+        holder: row.get("holder"),
+        subject: row.get("subject"),
+        meter: row.get("event_type"),
+        reason: row.get("reason"),
+        before: row.get("before"),
+        after: row.get("after"),
+    });
+    Ok((entries.collect(), next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_survive_formatting_and_parsing() {
+        for timeline in [None, Some(2)] {
+            let cursor = LogCursor { id: 7, timeline };
+            assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        }
+        for wrong in ["", "x", "7.", "7.x", ".2"] {
+            assert!(wrong.parse::<LogCursor>().is_err(), "{wrong}");
+        }
+    }
 }

@@ -23,9 +23,8 @@ use super::request;
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Page {
-    /// The id of the last change of the previous answer. Default: from the first change.
-    #[param(minimum = 0)]
-    after: Option<i64>,
+    /// The `next` of the previous answer. Default: from the first change.
+    after: Option<String>,
     /// The maximum number of items. Default: 100.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<i64>,
@@ -35,12 +34,14 @@ pub(super) struct Page {
 #[derive(Serialize, ToSchema)]
 pub(super) struct AuditLog {
     changes: Vec<LoggedChange>,
+    /// The `after` of the next request. After a failover that lost changes, it still finds all changes made since.
+    next: String,
 }
 
 /// A change that was made.
 #[derive(Serialize, ToSchema)]
 pub(super) struct LoggedChange {
-    /// Increases with every change.
+    /// Increases with every change. After a failover, the ids of lost changes are assigned again.
     id: i64,
     at: Timestamp,
     /// `key:NAME` over HTTP, `shell:USER` on the command line, `weir` for scheduled changes.
@@ -92,19 +93,24 @@ pub(super) async fn list(
 ) -> Result<Json<AuditLog>, ApiError> {
     let wants = || {
         ApiError::Unprocessable(
-            "limit must be a whole number from 1 to 1000, and after the id of a change".to_owned(),
+            "limit must be a whole number from 1 to 1000, and after the `next` of an earlier response"
+                .to_owned(),
         )
     };
     let Ok(Query(Page { after, limit })) = page else {
         return Err(wants());
     };
     let limit = request::limit(limit).ok_or_else(wants)?;
-    let entries = api
+    let after = match after {
+        Some(after) => after.parse().map_err(|_| wants())?,
+        None => control::LogCursor::default(),
+    };
+    let (entries, next) = api
         .pool
-        .with(async |client| {
-            Ok::<_, DatabaseError>(control::log_after(client, after.unwrap_or(0), limit).await?)
-        })
+        .with(async |client| Ok::<_, DatabaseError>(control::log_after(client, after, limit).await?))
         .await?;
-    let changes = entries.into_iter().map(LoggedChange::from).collect();
-    Ok(Json(AuditLog { changes }))
+    Ok(Json(AuditLog {
+        changes: entries.into_iter().map(LoggedChange::from).collect(),
+        next: next.to_string(),
+    }))
 }
