@@ -39,7 +39,9 @@ impl Vacuum {
             horizon::dead_rows(client),
         )?;
         snapshots.sort_by(|one, other| {
-            let age = |held: &Snapshot| (held.transactions, held.seconds.unwrap_or(f64::INFINITY));
+            // A standby and a slot have no age in seconds. They also hold back what is open on the primary, so at the
+            // same number of transactions, another holder is the cause.
+            let age = |held: &Snapshot| (held.transactions, held.seconds.unwrap_or(f64::NEG_INFINITY));
             age(other)
                 .partial_cmp(&age(one))
                 .unwrap_or(std::cmp::Ordering::Equal)
