@@ -525,6 +525,28 @@ async fn imports_do_not_accept_an_excess_of_other_windows() {
     weir.abandon().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_copied_users_have_an_index_from_the_start() {
+    let weir = product(SMALL).await;
+    let client = weir.client().await;
+    // PostgreSQL uses an index that is created after updates only in later transactions. An import would then read all
+    // users for each row. It calls this function while it copies.
+    client
+        .batch_execute(
+            "CREATE OR REPLACE FUNCTION src.checked(id text) RETURNS text LANGUAGE plpgsql AS $$BEGIN \
+                 IF NOT EXISTS (SELECT FROM pg_index WHERE indrelid = 'pg_temp.import_users'::regclass) THEN \
+                     RAISE 'no index'; \
+                 END IF; \
+                 RETURN id; \
+             END$$",
+        )
+        .await
+        .unwrap();
+    let imported = import(&weir, &["--from", "src"]);
+    assert!(imported.status.success(), "{imported:?}");
+    weir.end().await;
+}
+
 /// The blocks of a page in this language.
 fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     page.split(&format!("```{language}\n"))

@@ -1,5 +1,4 @@
 -- Finds out which copied rows the database has already.
-CREATE INDEX ON pg_temp.import_users (id);
 UPDATE pg_temp.import_users u
 SET is_new = NOT was_deleted(u.holder), is_deleted = was_deleted(u.holder)
 WHERE u.holder IS NOT NULL AND NOT EXISTS (SELECT 1 FROM users k WHERE k.id = u.holder);

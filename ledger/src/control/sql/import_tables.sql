@@ -2,6 +2,9 @@
 CREATE TEMPORARY TABLE import_users
     (id text, holder uuid, known_as text, is_new boolean NOT NULL DEFAULT false, is_deleted boolean NOT NULL DEFAULT false)
     ON COMMIT DROP;
+-- Before any row is updated: otherwise PostgreSQL does not use an index in the transaction that creates it. A hash index
+-- also takes ids that are too long for a B-tree.
+CREATE INDEX ON pg_temp.import_users USING hash (id);
 CREATE TEMPORARY TABLE import_plans (id text, tier text) ON COMMIT DROP;
 CREATE TEMPORARY TABLE import_subscriptions
     (user_id text, plan_id text, status text, current_period_start timestamptz, current_period_end timestamptz,
