@@ -16,6 +16,7 @@ use weir_policy::subject::{Subject, SubjectError};
 use super::error::ControlError;
 use super::log::Change;
 use super::usage_feed::{IMPORTED, IMPORTED_UNBILLED};
+use crate::database::unstorable;
 use crate::holder::{Holders, kept_text};
 
 /// The maximum number of users that one statement resolves.
@@ -192,11 +193,11 @@ pub async fn import(
     transaction
         .batch_execute("SET LOCAL weir.counters = ''; SET LOCAL statement_timeout = 0")
         .await?;
-    let copy = copy_statement(&transaction, source.schema).await?;
+    let copies = copies(&transaction, source.schema).await?;
     transaction
         .batch_execute(include_str!("sql/import_tables.sql"))
         .await?;
-    copy_source(&transaction, &copy).await?;
+    copy_source(&transaction, &copies).await?;
     let mut faults = resolve_users(&transaction, holders).await?;
     transaction
         .batch_execute(include_str!("sql/import_prepare.sql"))
@@ -239,7 +240,7 @@ pub async fn import(
 
 /// Copies the source. Its views may call functions, which run with the rights of this session. So the copy can write only
 /// temporary tables, and settings that a function changed are set again.
-async fn copy_source(transaction: &Transaction<'_>, copy: &str) -> Result<(), ControlError> {
+async fn copy_source(transaction: &Transaction<'_>, copies: &[RelationCopy]) -> Result<(), ControlError> {
     let path: String = transaction
         .query_one("SELECT current_setting('search_path')", &[])
         .await?
@@ -247,7 +248,9 @@ async fn copy_source(transaction: &Transaction<'_>, copy: &str) -> Result<(), Co
     transaction
         .batch_execute("SAVEPOINT copy; SET TRANSACTION READ ONLY")
         .await?;
-    transaction.batch_execute(copy).await?;
+    if let Err(error) = transaction.batch_execute(&statement(copies)).await {
+        return Err(unreadable(transaction, copies, error).await?);
+    }
     transaction.batch_execute("RELEASE copy").await?;
     transaction
         .execute(
@@ -256,6 +259,33 @@ async fn copy_source(transaction: &Transaction<'_>, copy: &str) -> Result<(), Co
         )
         .await?;
     Ok(())
+}
+
+/// Names the first relation that cannot be copied, for example because a view converts a value that does not fit.
+async fn unreadable(
+    transaction: &Transaction<'_>,
+    copies: &[RelationCopy],
+    error: tokio_postgres::Error,
+) -> Result<ControlError, ControlError> {
+    let Some(problem) = unstorable(&error) else {
+        return Ok(error.into());
+    };
+    for copy in copies {
+        transaction
+            .batch_execute("ROLLBACK TO copy; SET TRANSACTION READ ONLY")
+            .await?;
+        if transaction
+            .batch_execute(&statement(std::slice::from_ref(copy)))
+            .await
+            .is_err()
+        {
+            return Ok(ControlError::Invalid(format!(
+                "{} cannot be read: {problem}; correct the view, or the rows that it reads",
+                copy.place
+            )));
+        }
+    }
+    Ok(error.into())
 }
 
 /// Refuses new usage without the time of an earlier import, because the feed would never deliver it.
@@ -276,8 +306,22 @@ async fn check_billed_until(
     }
 }
 
-/// The statement that copies the source. Fails when tables, columns or rights are missing, and lists them all.
-async fn copy_statement(transaction: &Transaction<'_>, schema: &str) -> Result<String, ControlError> {
+/// The part of the copying statement for one relation.
+struct RelationCopy {
+    /// The table or view, with its schema.
+    place: String,
+    /// A common table expression.
+    sql: String,
+}
+
+/// The statement that makes these copies, from one snapshot.
+fn statement(copies: &[RelationCopy]) -> String {
+    let parts: Vec<&str> = copies.iter().map(|copy| &*copy.sql).collect();
+    format!("WITH {} SELECT 1", parts.join(", "))
+}
+
+/// The copies of the source. Fails when tables, columns or rights are missing, and lists them all.
+async fn copies(transaction: &Transaction<'_>, schema: &str) -> Result<Vec<RelationCopy>, ControlError> {
     let own = "SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
                WHERE c.oid = to_regclass('weir_settings')";
     if transaction.query_one(own, &[]).await?.get::<_, &str>(0) == schema {
@@ -289,7 +333,7 @@ async fn copy_statement(transaction: &Transaction<'_>, schema: &str) -> Result<S
     let rows = transaction
         .query(include_str!("sql/import_source.sql"), &[&schema, &names])
         .await?;
-    let (mut faults, mut parts) = (Vec::new(), Vec::new());
+    let (mut faults, mut copies) = (Vec::new(), Vec::new());
     for relation in SOURCE {
         let columns: Vec<&str> = relation.columns.iter().map(|column| column.name).collect();
         let columns = columns.join(", ");
@@ -323,16 +367,17 @@ async fn copy_statement(transaction: &Transaction<'_>, schema: &str) -> Result<S
                 Err(problem) => faults.push(format!("{place}: {problem}")),
             }
         }
-        parts.push(format!(
+        let sql = format!(
             "{} AS (INSERT INTO pg_temp.{} ({columns}) SELECT {} FROM {} s)",
             relation.name,
             relation.copy,
             values.join(", "),
             first.get::<_, &str>("place"),
-        ));
+        );
+        copies.push(RelationCopy { place, sql });
     }
     if faults.is_empty() {
-        return Ok(format!("WITH {} SELECT 1", parts.join(", ")));
+        return Ok(copies);
     }
     Err(ControlError::Invalid(format!(
         "the schema {schema} cannot be imported:\n  - {}",

@@ -526,6 +526,61 @@ async fn imports_do_not_accept_an_excess_of_other_windows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn values_out_of_range_are_listed() {
+    let weir = product(SMALL).await;
+    let client = weir.client().await;
+    let change = async |sql: &str| client.batch_execute(sql).await.unwrap();
+    change(
+        "ALTER TABLE src.usage_events ALTER quota_amount TYPE numeric; \
+         ALTER TABLE src.user_subscriptions ADD current_period_end timestamptz",
+    )
+    .await;
+    // Far ends are common, as periods without an end.
+    change("UPDATE src.user_subscriptions SET current_period_end = '9999-12-31 23:59:59.999999+00'").await;
+    assert!(import(&weir, &["--from", "src", "--dry-run"]).status.success());
+    for (sql, problem) in [
+        (
+            "UPDATE src.user_subscriptions SET current_period_end = '294276-12-31 23:59:59.999999+00'",
+            "user_subscriptions, of user anne: current_period_end is 294276-12-31 23:59:59.999999+00; set a time after \
+             current_period_start and before the year 10000, or null",
+        ),
+        (
+            "UPDATE src.user_subscriptions SET current_period_end = NULL; \
+             INSERT INTO src.usage_events VALUES ('huge', 'anne', 'analysis', 1e19, now())",
+            "usage_events, id huge: quota_amount is 10000000000000000000; set a whole number from 0 to 10^15",
+        ),
+        (
+            "DELETE FROM src.usage_events; INSERT INTO src.usage_events \
+             SELECT n::text, 'anne', 'analysis', 1e15, now() - interval '1 hour' FROM generate_series(1, 9224) n",
+            "usage_events, of meter analysis: the amounts add up to 9224000000000000000; correct the amounts, which \
+             may add up to 9223372036854775807",
+        ),
+        (
+            "DELETE FROM src.usage_events; INSERT INTO src.people VALUES (repeat('long', 9000))",
+            "1 problem in the schema src",
+        ),
+    ] {
+        change(sql).await;
+        refused(&weir, &["--from", "src"], problem);
+    }
+    // A value that fails to convert in a view is in no row.
+    change(
+        "DELETE FROM src.people WHERE id <> 'anne'; ALTER TABLE src.usage_events RENAME TO own_events; \
+         INSERT INTO src.own_events VALUES ('huge', 'anne', 'analysis', 1e19, now()); \
+         CREATE VIEW src.usage_events AS \
+         SELECT id, user_id, event_type, quota_amount::bigint, created_at FROM src.own_events",
+    )
+    .await;
+    refused(
+        &weir,
+        &["--from", "src"],
+        "usage_events cannot be read: bigint out of range; correct the view, or the rows that it reads",
+    );
+    assert_eq!(weir.count("users").await, 0);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_copied_users_have_an_index_from_the_start() {
     let weir = product(SMALL).await;
     let client = weir.client().await;

@@ -46,8 +46,9 @@ WITH actives AS (
                'set a time since 1970, at most a year ahead'
         WHERE (s.current_period_start BETWEEN '1970-01-01 00:00:00+00' AND now() + interval '366 days') IS NOT TRUE
         UNION ALL
-        SELECT format('current_period_end is %s', s.current_period_end), 'set a time after current_period_start, or null'
-        WHERE s.current_period_end <= s.current_period_start OR NOT isfinite(s.current_period_end)
+        SELECT format('current_period_end is %s', s.current_period_end),
+               'set a time after current_period_start and before the year 10000, or null'
+        WHERE s.current_period_end <= s.current_period_start OR s.current_period_end >= '10000-01-01 00:00:00+00'
         UNION ALL
         SELECT 'the provider''s id of the subscription has no 1 to 255 bytes', 'set it to null'
         WHERE octet_length(s.subscription) NOT BETWEEN 1 AND 255
@@ -93,6 +94,16 @@ WITH actives AS (
         SELECT format('created_at is %s', coalesce(e.created_at::text, 'null')), 'set a time since 1970 that is not in the future'
         WHERE (e.created_at BETWEEN '1970-01-01 00:00:00+00' AND clock_timestamp()) IS NOT TRUE
     ) f (problem, remedy)
+    UNION ALL
+    SELECT a.relation, 'of meter ' || a.event_type, format('the amounts add up to %s', sum(a.amount)),
+           'correct the amounts, which may add up to 9223372036854775807'
+    FROM (
+        SELECT 'usage_events' AS relation, e.event_type, e.quota_amount AS amount FROM pg_temp.import_usage e
+        UNION ALL
+        SELECT 'quota_reservations', r.event_type, r.reserved_amount FROM pg_temp.import_reservations r WHERE r.is_open
+    ) a
+    WHERE a.amount BETWEEN 0 AND 1e15
+    GROUP BY a.relation, a.event_type HAVING sum(a.amount) > 9223372036854775807
     UNION ALL
     SELECT 'quota_reservations', 'of job ' || r.job_id, format('%s rows have this job_id', count(*)), 'keep one of them'
     FROM pg_temp.import_reservations r WHERE r.is_open GROUP BY r.job_id HAVING count(*) > 1
