@@ -486,4 +486,12 @@ mod tests {
         assert_eq!(message[..4], u32::try_from(kept.len() + 4).unwrap().to_be_bytes());
         assert_eq!(message[4..], kept[..]);
     }
+    #[tokio::test]
+    async fn a_connection_without_settings_is_refused() {
+        let (mut driver, of_driver) = tokio::io::duplex(64);
+        let (_pooler, of_pooler) = tokio::io::duplex(64);
+        driver.write_all(b"\0\0\0\x0d\0\x03\0\0a\0b\0\0").await.unwrap();
+        drop(driver);
+        assert!(forward(of_driver, of_pooler).await.is_err());
+    }
 }
