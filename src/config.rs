@@ -6,7 +6,7 @@ use thiserror::Error;
 use weir_policy::address::ClientIpSource;
 use weir_policy::assertion::AssertionKey;
 use weir_policy::cidr::Ranges;
-use weir_policy::header::{DEFAULT_IDENTITY_HEADERS, IdentityHeaders};
+use weir_policy::header::IdentityHeaders;
 use weir_policy::prefix_counters::Limits;
 use weir_policy::route::{Route, Routes};
 use weir_policy::token::{Expected, Keys, RequiredClaim, RequiredClaimError};
@@ -151,7 +151,7 @@ impl Config {
         let allow = reader.parsed("ALLOW", "").unwrap_or_default();
         let deny = reader.parsed("DENY", "").unwrap_or_default();
         let ipv6_prefix = reader.number("IPV6_PREFIX", 64, 48, 64);
-        let identity_headers = reader.parsed("IDENTITY_HEADERS", DEFAULT_IDENTITY_HEADERS);
+        let identity_headers = reader.parsed("IDENTITY_HEADERS", "");
         let development = reader.one_of("DEVELOPMENT", &[("off", false), ("on", true)]);
         let drills = reader.one_of("DRILLS", &[("off", false), ("on", true)]);
         let access_log = reader.access_log();
@@ -323,6 +323,12 @@ impl Reader<'_> {
         if self.is_set("LIMITED_ROUTES") {
             self.errors
                 .push("LIMITED_ROUTES and ROUTES are both set; expected one of them".to_owned());
+        }
+        if self.is_set("USER_LIMIT") {
+            self.errors.push(
+                "USER_LIMIT has no effect with ROUTES; give routes a limit by `user` instead, and remove USER_LIMIT"
+                    .to_owned(),
+            );
         }
         let json = self.json("ROUTES")?;
         let origins = self.object("ORIGINS");

@@ -162,8 +162,15 @@ async fn route(
     let Some(target) = target else {
         return not_found(context, origin);
     };
+    // A preflight asks about another request.
+    let preflight_method = headers
+        .get(Header::PreflightMethod)
+        .filter(|_| method == "OPTIONS" && origin.is_some());
     let found = match (
-        context.config.routes.find(method, target.path()),
+        context
+            .config
+            .routes
+            .find(preflight_method.unwrap_or(method), target.path()),
         &context.config.unmatched,
     ) {
         (Found::Route(route), _) => route,
@@ -202,8 +209,7 @@ async fn route(
             x_real_ip: headers.get(Header::XRealIp),
         },
     };
-    let is_preflight = origin.is_some() && headers.get(Header::PreflightMethod).is_some();
-    if method == "OPTIONS" && is_preflight {
+    if preflight_method.is_some() {
         let response = preflight(context, origin, headers.get(Header::PreflightHeaders));
         return Handled::new(RequestOutcome::Other, response);
     }
@@ -331,7 +337,7 @@ async fn api(
         _ => {}
     }
     let trace = Trace::new(context.request_id, api_request.traceparent);
-    let outgoing = outgoing(request, api_request, &sender, &admitted, &trace);
+    let outgoing = outgoing(context, request, api_request, &sender, &admitted, &trace);
     forward_to_origin(context, &outgoing, fields, started).await
 }
 
@@ -342,8 +348,10 @@ fn contain(ranges: &Ranges, address: ClientAddress) -> bool {
 async fn sent_credentials(context: &RequestContext<'_>, api_request: &ApiRequest<'_>) -> Credentials {
     let own_origin = api_request.target.origin();
     match credentials(context, &api_request.credentials, own_origin).await {
-        // The origin knows what it is.
-        Credentials::Refused(error) if api_request.route.passes_authorization && error != SERVICE_KEY => {
+        // The origin may know what it is. A token that a key of the edge's has verified is for the edge.
+        Credentials::Refused(error)
+            if api_request.route.passes_authorization && error != SERVICE_KEY && !error.is_about_time() =>
+        {
             Credentials::Anonymous
         }
         credentials => credentials,
@@ -475,6 +483,7 @@ fn denial(credentials: &Credentials, class: RouteClass) -> (RequestOutcome, &'st
 }
 
 fn outgoing<'a>(
+    context: &RequestContext<'_>,
     request: &'a Request,
     api_request: &ApiRequest<'a>,
     sender: &'a Sender,
@@ -501,6 +510,7 @@ fn outgoing<'a>(
         cookie: credentials.cookie.filter(|_| route.passes_cookie),
         address: sender.address,
         trace,
+        max_body_bytes: route.max_body_bytes.unwrap_or(context.config.max_body_bytes),
     }
 }
 

@@ -62,6 +62,7 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) cookie: Option<&'a str>,
     pub(crate) address: ClientAddress,
     pub(crate) trace: &'a Trace,
+    pub(crate) max_body_bytes: u32,
 }
 
 /// The result of forwarding: the origin's response, or a problem to answer with.
@@ -98,7 +99,7 @@ pub(crate) async fn send(
             outgoing.request,
             &filters.to_origin,
             changes.packed(),
-            config.max_body_bytes,
+            outgoing.max_body_bytes,
             config.upload_timeout_ms,
             config.origin_timeout_ms,
         )
@@ -133,7 +134,7 @@ pub(crate) async fn send(
     };
     let problem = match error.as_string().as_deref() {
         Some(glue::TOO_LARGE) => {
-            let detail = format!("The body may have at most {} bytes.", config.max_body_bytes);
+            let detail = format!("The body may have at most {} bytes.", outgoing.max_body_bytes);
             Problem::new(413, "Content Too Large", detail)
         }
         Some(glue::CLIENT_ABORTED) => {

@@ -193,7 +193,9 @@ pub(crate) async fn own(
     let mut nearest: Option<PolicyStatus> = None;
     for group in groups {
         let (key, names) = match (&group.by, user) {
-            (CountedBy::Address, None) => (address, ("address", "address-prefix")),
+            (CountedBy::AnyAddress, _) | (CountedBy::Address, None) => {
+                (address, ("address", "address-prefix"))
+            }
             (CountedBy::User, Some(user)) => (AddressKey::user(&user.identity.holder), ("user", "user")),
             (CountedBy::Claim(name), Some(user)) => match user.claims.get(name) {
                 Some(value) => (claim_key(context, user, value), ("claim", "claim")),
@@ -206,7 +208,7 @@ pub(crate) async fn own(
             names,
             limits: &group.limits,
             fallback: match group.by {
-                CountedBy::Address => Bindings::submission_limiter,
+                CountedBy::Address | CountedBy::AnyAddress => Bindings::submission_limiter,
                 CountedBy::User | CountedBy::Claim(_) => Bindings::user_limiter,
             },
         };

@@ -42,7 +42,10 @@ fn add_routes(variables: &mut Variables) {
     let mut routes = json_value(variables, "ROUTES").unwrap_or_else(|| json!([anonymous_limit(variables)]));
     let forwards = value(variables, "UNMATCHED").is_none_or(|unmatched| unmatched == "forward");
     if forwards && let Value::Array(list) = &mut routes {
-        list.push(json!({"path": "/*", "skip": true, "pass": ["authorization", "cookie"]}));
+        let matches_all = |route: &Value| route["path"] == "/*" && route.get("methods").is_none();
+        if !list.iter().any(matches_all) {
+            list.push(json!({"path": "/*", "skip": true, "pass": ["authorization", "cookie"]}));
+        }
         variables.insert("UNMATCHED".to_owned(), json!("not_found"));
     }
     for route in routes.as_array_mut().into_iter().flatten() {

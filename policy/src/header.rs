@@ -66,7 +66,7 @@ const CLIENT_HEADERS: [&str; 3] = ["weir-job-token", "weir-priority", "weir-run-
 const EDGE_RESPONSE_HEADERS: [&str; 2] = ["access-control-*", "alt-svc"];
 
 /// The request headers from which backends commonly read a user's name, set by a proxy that they trust.
-pub const DEFAULT_IDENTITY_HEADERS: &str = "Remote-*, X-Auth-Request-*, X-Auth-User*, X-Authenticated-*, X-Remote-*, \
+const COMMON_IDENTITY_HEADERS: &str = "Remote-*, X-Auth-Request-*, X-Auth-User*, X-Authenticated-*, X-Remote-*, \
      X-User, X-User-Email, X-User-Groups, X-User-Id, X-User-Name, X-User-Role*, X-Webauth-*";
 
 /// Request headers that identify a user to the backend, in addition to those that every proxy sets: names, or prefixes
@@ -82,9 +82,10 @@ pub struct HeaderError(String);
 impl FromStr for IdentityHeaders {
     type Err = HeaderError;
 
-    /// Names separated by commas.
+    /// Names separated by commas, in addition to the common ones.
     fn from_str(text: &str) -> Result<Self, HeaderError> {
-        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+        let names = COMMON_IDENTITY_HEADERS.split(',').chain(text.split(','));
+        let names = names.map(str::trim).filter(|name| !name.is_empty());
         names
             .map(|name| {
                 let start = name.strip_suffix('*').unwrap_or(name);
@@ -156,7 +157,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn passes(name: &str) -> bool {
-        let identity: IdentityHeaders = DEFAULT_IDENTITY_HEADERS.parse().unwrap();
+        let identity: IdentityHeaders = "".parse().unwrap();
         identity.pass_to_origin(name)
     }
 
@@ -217,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_identity_headers_can_be_replaced() {
+    fn names_are_added_to_the_common_identity_headers() {
         let identity: IdentityHeaders = "X-Org, X-Tenant-*,".parse().unwrap();
         for (name, passes) in [
             ("x-org", false),
             ("x-org-id", true),
             ("x-tenant-id", false),
             ("X_TENANT_ID", false),
-            ("x-user-id", true),
+            ("x-user-id", false),
             ("authorization", false),
         ] {
             assert_eq!(identity.pass_to_origin(name), passes, "{name}");

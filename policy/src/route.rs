@@ -29,6 +29,8 @@ pub enum RouteClass {
 pub enum CountedBy {
     /// The client's address, for anonymous requests.
     Address,
+    /// The client's address, for all requests. A token does not help against such a limit, for example on a login.
+    AnyAddress,
     /// The holder, for users' requests.
     User,
     /// The value of a claim, for users with the claim in their tokens.
@@ -65,6 +67,8 @@ pub struct Route {
     pub passes_cookie: bool,
     /// The name of its origin; `None` for the default one.
     pub origin: Option<String>,
+    /// The maximum length of its requests' bodies, in bytes; `None` for the default one.
+    pub max_body_bytes: Option<u32>,
 }
 
 /// A path, or with `is_prefix` the start of paths.
@@ -78,13 +82,24 @@ impl Pattern {
     /// Parses a path that starts with `/`, without a query. `*` at its end stands for any text.
     fn parse(text: &str) -> Option<Self> {
         let start = text.strip_suffix('*').unwrap_or(text);
-        // Requests are matched in a normalised spelling. A pattern in another spelling would never match.
-        let is_path =
-            start.starts_with('/') && !start.contains(['*', '?', '#']) && normalized(start) == start;
+        // Routers read these as the names of parameters. Here, they would match literally, and protect nothing.
+        let is_parameter = |segment: &str| segment.starts_with(':') || segment.contains(['{', '}', '[', ']']);
+        // Requests are matched in a normalised spelling, and must also match as they are spelt. A pattern in another
+        // spelling would never match. Clients percent-encode all bytes that are not visible ASCII.
+        let is_path = start.starts_with('/')
+            && start.bytes().all(|byte| byte.is_ascii_graphic())
+            && !start.contains(['*', '?', '#'])
+            && !start.split('/').any(is_parameter)
+            && normalized(start) == start;
         is_path.then(|| Self {
             text: start.to_owned(),
             is_prefix: start.len() < text.len(),
         })
+    }
+
+    /// Whether it matches all paths that the other one matches.
+    fn covers(&self, other: &Self) -> bool {
+        (self.is_prefix || !other.is_prefix) && self.matches(&other.text, str::eq_ignore_ascii_case)
     }
 
     /// Whether it matches a path. `equals` compares texts of the same length.
@@ -114,6 +129,7 @@ impl Route {
             passes_authorization: false,
             passes_cookie: false,
             origin: None,
+            max_body_bytes: None,
         }
     }
 
@@ -124,6 +140,13 @@ impl Route {
             is_prefix: true,
         };
         Self::new(Vec::new(), any, RouteClass::Unlimited)
+    }
+
+    /// Whether it matches all requests that the other one matches.
+    fn covers(&self, other: &Self) -> bool {
+        let has_methods =
+            || !other.methods.is_empty() && other.methods.iter().all(|method| self.is_for(method));
+        (self.methods.is_empty() || has_methods()) && self.path.covers(&other.path)
     }
 
     fn is_for(&self, method: &str) -> bool {
@@ -201,20 +224,21 @@ fn is_method(text: &str) -> bool {
 }
 
 impl Routes {
-    /// Reads routes from JSON: a list of objects with the members `methods`, `path`, `callers`, `limits`, `skip`, `pass` and
-    /// `origin`. `name` is that of the setting, and `origins` are the names that `origin` may have.
+    /// Reads routes from JSON: a list of objects with the members `methods`, `path`, `callers`, `limits`, `skip`, `pass`,
+    /// `origin` and `max_body_bytes`. `name` is that of the setting, and `origins` are the names that `origin` may have.
     ///
     /// # Errors
     /// All errors, each with the path of the faulty member.
     pub fn from_json(name: &str, json: &Value, origins: &[&str]) -> Result<Self, Vec<String>> {
         let mut errors = Vec::new();
-        let routes = match json {
+        let routes: Vec<_> = match json {
             Value::Array(routes) if !routes.is_empty() => routes
                 .iter()
                 .enumerate()
                 .filter_map(|(place, route)| {
                     Members::of(format!("{name}[{place}]"), route, &mut errors)
                         .and_then(|members| members.route(origins))
+                        .map(|route| (place, route))
                 })
                 .collect(),
             _ => {
@@ -222,8 +246,15 @@ impl Routes {
                 Vec::new()
             }
         };
+        for (index, (place, route)) in routes.iter().enumerate() {
+            if let Some((earlier, _)) = routes[..index].iter().find(|(_, earlier)| earlier.covers(route)) {
+                errors.push(format!(
+                    "{name}[{place}]: never applies, because {name}[{earlier}] comes first and matches all of its requests"
+                ));
+            }
+        }
         if errors.is_empty() {
-            Ok(Self(routes))
+            Ok(Self(routes.into_iter().map(|(_, route)| route).collect()))
         } else {
             Err(errors)
         }
@@ -248,7 +279,7 @@ impl Routes {
         let groups = self.0.iter().flat_map(|route| &route.limits);
         groups.filter_map(|group| match &group.by {
             CountedBy::Claim(name) => Some(name.as_str()),
-            CountedBy::Address | CountedBy::User => None,
+            CountedBy::Address | CountedBy::AnyAddress | CountedBy::User => None,
         })
     }
 
@@ -289,7 +320,16 @@ impl<'a> Members<'a> {
     }
 
     fn route(mut self, origins: &[&str]) -> Option<Route> {
-        const KNOWN: [&str; 7] = ["methods", "path", "callers", "limits", "skip", "pass", "origin"];
+        const KNOWN: [&str; 8] = [
+            "methods",
+            "path",
+            "callers",
+            "limits",
+            "skip",
+            "pass",
+            "origin",
+            "max_body_bytes",
+        ];
         for name in self.members.keys().filter(|name| !KNOWN.contains(&name.as_str())) {
             let expected = KNOWN.join(", ");
             self.errors.push(format!(
@@ -305,7 +345,10 @@ impl<'a> Members<'a> {
             .and_then(Pattern::parse)
         {
             Some(path) => Some(path),
-            None => self.wrong("path", "a path such as `/v1/users`, or a prefix such as `/v1/*`"),
+            None => self.wrong(
+                "path",
+                "a path such as `/v1/users` or a prefix such as `/v1/*`, in ASCII and without parameters such as `:id`",
+            ),
         };
         let signed_in = match self.members.get("callers") {
             None => false,
@@ -330,6 +373,16 @@ impl<'a> Members<'a> {
                 self.wrong("origin", &format!("a name in ORIGINS: {}", names.join(" or ")))
             }
         };
+        let max_body_bytes = match self.members.get("max_body_bytes") {
+            None => None,
+            Some(number) => match number.as_u64().map(u32::try_from) {
+                Some(Ok(bytes @ 1..)) => Some(bytes),
+                _ => self.wrong(
+                    "max_body_bytes",
+                    &format!("a whole number from 1 to {}", u32::MAX),
+                ),
+            },
+        };
         let limits = self.limits();
         let class = match (class, limits.is_empty()) {
             (class, true) => class,
@@ -351,6 +404,7 @@ impl<'a> Members<'a> {
             passes_authorization: passes.contains(&"authorization"),
             passes_cookie: passes.contains(&"cookie"),
             origin,
+            max_body_bytes,
             ..Route::new(methods, path, class)
         })
     }
@@ -406,6 +460,7 @@ impl<'a> Members<'a> {
             }
             let by = match json.get("by") {
                 Some(Value::String(word)) if word == "address" => Some(CountedBy::Address),
+                Some(Value::String(word)) if word == "any_address" => Some(CountedBy::AnyAddress),
                 Some(Value::String(word)) if word == "user" => Some(CountedBy::User),
                 Some(Value::Object(by)) if by.len() == 1 => by
                     .get("claim")
@@ -414,7 +469,12 @@ impl<'a> Members<'a> {
                     .map(|name| CountedBy::Claim(name.to_owned())),
                 _ => None,
             };
-            let by = by.or_else(|| self.wrong(&format!("{at}.by"), "`address`, `user` or {\"claim\": NAME}"));
+            let by = by.or_else(|| {
+                self.wrong(
+                    &format!("{at}.by"),
+                    "`address`, `any_address`, `user` or {\"claim\": NAME}",
+                )
+            });
             let limit = json
                 .get("limit")
                 .and_then(Value::as_u64)
@@ -515,16 +575,16 @@ fn is_below(path: &str, prefix: &str) -> bool {
 }
 
 /// The path as a server behind the edge might interpret it: percent-decoded, with `\` as `/`, without empty and dot
-/// segments. It is used only to classify requests, so that another spelling of a path has the same policy. The
+/// segments, and without path parameters, which Java's servers remove (`/public/..;/admin`). It is used only to classify requests, so that another spelling of a path has the same policy. The
 /// forwarded path is unchanged.
 fn normalized(path: &str) -> std::borrow::Cow<'_, str> {
-    if !path.contains(['%', '\\']) && !path.contains("//") && !path.contains("/.") {
+    if !path.contains(['%', '\\', ';']) && !path.contains("//") && !path.contains("/.") {
         return path.into();
     }
     let decoded = percent_decode_str(path).decode_utf8_lossy();
     let mut segments: Vec<&str> = Vec::new();
     for segment in decoded.split(['/', '\\']) {
-        match segment {
+        match segment.split(';').next().unwrap_or_default() {
             "" | "." => {}
             ".." => {
                 segments.pop();
@@ -714,6 +774,9 @@ mod tests {
             ("GET", "/v1", None),
             ("GET", "/v2/x", None),
             ("GET", "/v1/../admin", None),
+            ("GET", "/v1/..;a=1/admin", None),
+            ("GET", "/v1/status;a=1", Some(0)),
+            ("GET", "/v1/x/%2e%2e;/status", Some(0)),
         ] {
             assert_eq!(found(method, path), place, "{method} {path}");
         }
@@ -812,7 +875,7 @@ mod tests {
         let errors = routes(json!([
             {"path": "/v1/*"},
             {"methods": ["get"], "path": "v1", "callers": "users", "skip": 1, "pass": ["cookies"], "limit": 5,
-                "origin": "other"},
+                "origin": "other", "max_body_bytes": 0},
             7,
             {},
         ]))
@@ -825,6 +888,7 @@ mod tests {
             "ROUTES[1].skip: expected true or false",
             "ROUTES[1].pass: expected a list of `authorization` and `cookie`",
             "ROUTES[1].origin: expected a name in ORIGINS: `shop`",
+            "ROUTES[1].max_body_bytes: expected a whole number",
             "ROUTES[2]: expected an object",
             "ROUTES[3].path: expected a path",
         ];
@@ -838,8 +902,27 @@ mod tests {
             json!("x"),
             json!([{"path": "/a/../b"}]),
             json!([{"path": "/a*b"}]),
+            json!([{"path": "/users/:id"}]),
+            json!([{"path": "/users/{id}/*"}]),
+            json!([{"path": "/é*"}]),
+            json!([{"path": "/a b"}]),
+            json!([{"path": "/*", "skip": true}, {"path": "/admin/*", "callers": "signed_in"}]),
+            json!([{"path": "/a/"}, {"methods": ["GET"], "path": "/A"}]),
+            json!([{"methods": ["GET"], "path": "/a*"}, {"methods": ["HEAD"], "path": "/ab"}]),
         ] {
             assert_eq!(routes(wrong.clone()).unwrap_err().len(), 1, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_route_that_an_earlier_one_only_partly_covers_is_valid() {
+        for json in [
+            json!([{"path": "/admin/*"}, {"path": "/*"}]),
+            json!([{"methods": ["GET"], "path": "/*"}, {"path": "/*"}]),
+            json!([{"methods": ["GET"], "path": "/*"}, {"methods": ["GET", "POST"], "path": "/a"}]),
+            json!([{"path": "/a"}, {"path": "/a*"}]),
+        ] {
+            assert!(routes(json.clone()).is_ok(), "{json}");
         }
     }
 
@@ -847,7 +930,7 @@ mod tests {
         #[test]
         fn matching_an_arbitrary_path_does_not_panic(path in ".{0,80}") {
             default_routes().find("POST", &path);
-            routes(json!([{"path": "/é*"}, {"path": "/v1/users/"}])).unwrap().find("POST", &path);
+            routes(json!([{"path": "/v1/users/"}])).unwrap().find("POST", &path);
         }
 
         #[test]

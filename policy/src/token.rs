@@ -91,6 +91,13 @@ pub enum TokenError {
     MissingClaim,
 }
 
+impl TokenError {
+    /// Whether a known key has verified the token, and only its time is wrong.
+    pub fn is_about_time(&self) -> bool {
+        matches!(self, Self::Expired | Self::NotYetValid)
+    }
+}
+
 /// The reason why a token could not be issued.
 #[derive(Debug, Error)]
 pub enum IssueError {

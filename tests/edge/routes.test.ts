@@ -55,6 +55,68 @@ test("a route sets its prefix, allowed callers and forwarded credentials", async
   assert.equal(key.status, 401, "a service key never passes");
 });
 
+test("a preflight asks about the route of the request that follows", async () => {
+  const edge = await start({
+    ROUTES: [{ methods: ["POST"], path: "/v1/orders" }],
+    UNMATCHED: "not_found",
+    CORS_ORIGINS: "https://app.example.com",
+  });
+  const ask = edge.from("203.0.113.11");
+  const preflight = async (method: string): Promise<number> => {
+    const headers = { origin: "https://app.example.com", "access-control-request-method": method };
+    return (await ask("/v1/orders", { method: "OPTIONS", headers })).status;
+  };
+  assert.equal(await preflight("POST"), 204);
+  assert.equal(await preflight("PUT"), 404);
+});
+
+test("path parameters do not bypass a route", async () => {
+  const edge = await start({
+    ROUTES: [
+      { path: "/public/*", skip: true },
+      { path: "/v1/quotes", limits: [{ by: "address", limit: 1, window: "1m" }] },
+      { path: "/v1/*", skip: true },
+      { path: "/*", callers: "signed_in" },
+    ],
+  });
+  const ask = edge.from("203.0.113.12");
+  for (const path of ["/public/..;/admin/x", "/public/..%3b/admin/x", "/public/%2e%2e;a=1/admin/x"])
+    assert.equal((await ask(path)).status, 401, path);
+  assert.equal((await ask("/v1/quotes")).status, 200);
+  assert.equal((await ask("/v1/quotes;a=1")).status, 429);
+  assert.equal((await ask("/v1/other;a=1")).status, 200);
+  assert.equal(origin.last().target, "/v1/other;a=1");
+});
+
+test("a limit by any address also counts users", async () => {
+  const limits = [{ by: "any_address", limit: 2, window: "1m" }];
+  const edge = await start({ ROUTES: [{ path: "/login", limits }] });
+  const ask = edge.from("203.0.113.13");
+  const statuses: number[] = [];
+  for (const headers of [{ authorization: bearer }, {}, { authorization: bearer }, {}])
+    statuses.push((await ask("/login", { headers })).status);
+  assert.deepEqual(statuses, [200, 200, 429, 429]);
+  assert.equal((await edge.from("203.0.113.14")("/login", { headers: { authorization: bearer } })).status, 200);
+});
+
+test("an expired token gets a 401 on a route that passes Authorization", async () => {
+  const edge = await start({
+    ROUTES: [
+      {
+        path: "/v1/*",
+        pass: ["authorization"],
+        limits: [{ by: "address", limit: 1, window: "1m" }],
+        max_body_bytes: 10,
+      },
+    ],
+  });
+  const ask = edge.from("203.0.113.15");
+  assert.equal((await ask("/v1/x", { method: "POST", body: "12345678901" })).status, 413, "max_body_bytes");
+  assert.equal((await ask("/v1/x")).status, 429);
+  const expired = await tokenFor(origin.secrets.jwt, user, { exp: 1 });
+  assert.equal((await ask("/v1/x", { headers: { authorization: `Bearer ${expired}` } })).status, 401);
+});
+
 test("requests that match no route get the page, 404, or the backend", async () => {
   const routes = [{ path: "/v1/*", callers: "signed_in" }];
   const page = (await start({ ROUTES: JSON.stringify(routes) })).from("203.0.113.1");
