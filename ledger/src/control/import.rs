@@ -208,7 +208,7 @@ pub async fn import(
         return Ok(Imported::Refused(faults));
     }
     let before = totals(&transaction).await?;
-    write(&transaction, actor, source.billed_until).await?;
+    write(&transaction, source.billed_until).await?;
     // The copied rows determine the totals and their order, and do not change.
     let pairs = before.into_iter().zip(totals(&transaction).await?);
     let totals: Vec<ImportTotal> = pairs
@@ -224,6 +224,9 @@ pub async fn import(
         return Ok(Imported::Done(totals));
     }
     if totals.iter().any(|total| total.before != total.after) {
+        transaction
+            .execute(include_str!("sql/import_log.sql"), &[&actor])
+            .await?;
         let change = Change {
             actor,
             action: "import",
@@ -493,11 +496,7 @@ async fn totals(transaction: &Transaction<'_>) -> Result<Vec<(String, i64, i64)>
         .collect())
 }
 
-async fn write(
-    transaction: &Transaction<'_>,
-    actor: &str,
-    billed_until: Option<Timestamp>,
-) -> Result<(), ControlError> {
+async fn write(transaction: &Transaction<'_>, billed_until: Option<Timestamp>) -> Result<(), ControlError> {
     let users = transaction
         .query_one(include_str!("sql/import_users.sql"), &[])
         .await?;
@@ -511,16 +510,13 @@ async fn write(
     }
     // Before the first write to their rows, as everywhere.
     transaction
-        .execute(
-            "SELECT lock_holders(ARRAY(SELECT holder FROM pg_temp.import_users WHERE NOT is_deleted ORDER BY holder))",
-            &[],
-        )
+        .execute(include_str!("sql/import_lock.sql"), &[])
         .await?;
     transaction
         .execute(include_str!("sql/import_months.sql"), &[])
         .await?;
     let moved = transaction
-        .query(include_str!("sql/import_subscriptions.sql"), &[&actor])
+        .query(include_str!("sql/import_subscriptions.sql"), &[])
         .await?;
     let moved: Vec<Uuid> = moved.iter().map(|row| row.get("holder")).collect();
     if !moved.is_empty() {

@@ -602,6 +602,69 @@ async fn the_copied_users_have_an_index_from_the_start() {
     weir.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_import_locks_only_users_with_new_rows() {
+    let weir = product(SMALL).await;
+    let (mut client, other) = (weir.client().await, weir.client().await);
+    assert!(import(&weir, &["--from", "src"]).status.success());
+    let submit = "SELECT outcome FROM weir_submit('anne', 'analysis', '{}', 1)";
+    client.query_one(submit, &[]).await.unwrap();
+    let locking = client.transaction().await.unwrap();
+    let lock = "SELECT lock_holders(ARRAY(SELECT holder FROM holders))";
+    locking.query_one(lock, &[]).await.unwrap();
+    assert!(import(&weir, &["--from", "src"]).status.success());
+    other
+        .batch_execute(
+            "INSERT INTO src.usage_events VALUES ('second', 'anne', 'analysis', 5, clock_timestamp())",
+        )
+        .await
+        .unwrap();
+    refused(&weir, &["--from", "src"], "lock timeout");
+    locking.rollback().await.unwrap();
+    assert!(import(&weir, &["--from", "src"]).status.success());
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_of_other_users_do_not_wait_for_an_import() {
+    let weir = std::sync::Arc::new(product(SMALL).await);
+    let (client, looking) = (weir.client().await, weir.client().await);
+    // The import waits for this lock when it has written the usage.
+    client
+        .batch_execute(
+            "CREATE FUNCTION src.wait() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN \
+                 PERFORM set_config('lock_timeout', '0', true); \
+                 PERFORM pg_advisory_xact_lock(17); \
+                 RETURN NULL; \
+             END$$; \
+             CREATE TRIGGER wait AFTER INSERT ON usage_events FOR EACH STATEMENT EXECUTE FUNCTION src.wait(); \
+             SELECT pg_advisory_lock(17)",
+        )
+        .await
+        .unwrap();
+    let importing = tokio::task::spawn_blocking({
+        let weir = std::sync::Arc::clone(&weir);
+        move || import(&weir, &["--from", "src"])
+    });
+    let blocked =
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'";
+    weir.until("the import to wait", async || {
+        looking.query_opt(blocked, &[]).await.unwrap()
+    })
+    .await;
+    let changed = command(&weir, &["user", "plan", "bert", "pro"]).output().unwrap();
+    assert!(changed.status.success(), "{changed:?}");
+    client
+        .batch_execute("SELECT pg_advisory_unlock(17)")
+        .await
+        .unwrap();
+    let imported = importing.await.unwrap();
+    assert!(imported.status.success(), "{imported:?}");
+    let logged = "SELECT count(*) FROM admin_log WHERE reason = 'import' AND action = 'plan.set'";
+    assert_eq!(number(&looking, logged).await, 1);
+    std::sync::Arc::into_inner(weir).unwrap().end().await;
+}
+
 /// The blocks of a page in this language.
 fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     page.split(&format!("```{language}\n"))

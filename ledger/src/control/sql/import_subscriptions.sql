@@ -1,7 +1,6 @@
 -- Applies the copied subscriptions as events of a payment provider, each once. For one user, set_plan() of
 -- ledger/src/control/plan.rs does the same. The paid period may end a microsecond early, as
 -- its last moment. An end without whole months does not count. Returns the applied changes.
--- Parameters: $1 the actor.
 WITH wanted AS MATERIALIZED (
     SELECT u.holder, u.is_new, p.id AS plan_id, p.tier, s.event_id, s.subscription, k.anchor AS known,
            coalesce(paid_anchor(s.current_period_start, s.current_period_end, k.anchor),
@@ -34,12 +33,11 @@ WITH wanted AS MATERIALIZED (
         SET plan_id = excluded.plan_id, current_period_start = excluded.current_period_start,
             current_period_end = excluded.current_period_end, next_plan_id = NULL, next_plan_at = NULL
 ), logged AS (
-    INSERT INTO admin_log (actor, action, holder, reason, before, after)
-    SELECT $1, 'plan.set', c.holder, 'import', jsonb_build_object('plan', c.before),
+    INSERT INTO pg_temp.import_log (holder, before, after)
+    SELECT c.holder, jsonb_build_object('plan', c.before),
            jsonb_build_object('plan', c.tier, 'event_id', c.event_id, 'occurred_at', utc_text(c.occurred_at),
                               'subscription', c.subscription, 'anchor', utc_text(c.anchor))
     FROM checked c
     WHERE c.refusal IS NULL
-    ORDER BY c.holder
 )
 SELECT c.holder FROM checked c WHERE c.refusal IS NULL AND NOT c.is_new AND c.anchor <> c.known ORDER BY c.holder

@@ -18,3 +18,5 @@ CREATE TEMPORARY TABLE import_reservations
     (user_id text, event_type text, reserved_amount numeric, job_id bigint, created_at timestamptz,
      is_open boolean NOT NULL DEFAULT false, is_new boolean NOT NULL DEFAULT false)
     ON COMMIT DROP;
+-- The changes to log at the end.
+CREATE TEMPORARY TABLE import_log (holder uuid, before jsonb, after jsonb) ON COMMIT DROP;

@@ -1,0 +1,14 @@
+-- Locks the accounts of the users with new rows. A repeated import without changes delays no one.
+-- Cost: one read of the copied rows. Waits for the locks.
+SELECT lock_holders(ARRAY(
+    SELECT u.holder
+    FROM (
+        SELECT e.user_id FROM pg_temp.import_usage e WHERE e.is_new
+        UNION
+        SELECT r.user_id FROM pg_temp.import_reservations r WHERE r.is_new
+        UNION
+        SELECT s.user_id FROM pg_temp.import_subscriptions s
+        WHERE s.status = 'active' AND NOT EXISTS (SELECT 1 FROM plan_changes c WHERE c.event_id = s.event_id)
+    ) n
+    JOIN pg_temp.import_users u ON u.id = n.user_id AND NOT u.is_deleted
+    ORDER BY u.holder))
