@@ -84,6 +84,13 @@ describe("the image", { skip: skipReason() }, () => {
     assert.equal(ran.stdout, `weir ${version}\n`, ran.output);
   });
 
+  it("has the name that podman loads it with", () => {
+    const text = execFileSync("tar", ["-xOf", archive ?? "", "index.json"], { encoding: "utf8" });
+    const { manifests } = JSON.parse(text) as { manifests: { annotations?: Record<string, string> }[] };
+    const names = manifests.map(({ annotations }) => annotations?.["org.opencontainers.image.ref.name"]);
+    assert.deepEqual(names, [`weir:${/weir-(v.+)-image\.tar$/.exec(archive ?? "")?.[1]}`]);
+  });
+
   it("finds its services file, and reports missing settings", async () => {
     const ran = await weir({}, "migrate");
     assert.equal(ran.code, 2, ran.output);

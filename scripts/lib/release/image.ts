@@ -50,5 +50,5 @@ export async function buildImage(version: string, output: string): Promise<void>
   );
   const image = join(output, `weir-${version}-image.tar`);
   await rm(image, { force: true });
-  await run("buildah", ["manifest", "push", "--all", name, `oci-archive:${image}`], { remedy });
+  await run("buildah", ["manifest", "push", "--all", name, `oci-archive:${image}:${name}`], { remedy });
 }
