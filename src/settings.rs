@@ -263,7 +263,7 @@ impl<'a> Reader<'a> {
             if SETTINGS.contains(&name.as_str()) || is_empty {
                 continue;
             }
-            let Some(setting) = suggestion(name, SETTINGS) else {
+            let Some(setting) = suggestion(&name.to_ascii_uppercase(), SETTINGS) else {
                 continue;
             };
             let mut error = format!("{name} is not a setting; did you mean {setting}?");

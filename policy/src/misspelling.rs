@@ -14,7 +14,7 @@ pub fn suggestion<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> O
 /// Whether the names differ only in their numbers, such as the pools of `RENDER1` and `RENDER2`.
 fn is_numbered(name: &str, known: &str) -> bool {
     let without = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
-    without(name) == without(known)
+    name != known && without(name) == without(known)
 }
 
 #[cfg(test)]
