@@ -575,8 +575,8 @@ fn is_below(path: &str, prefix: &str) -> bool {
 }
 
 /// The path as a server behind the edge might interpret it: percent-decoded, with `\` as `/`, without empty and dot
-/// segments, and without path parameters, which Java's servers remove (`/public/..;/admin`). It is used only to classify requests, so that another spelling of a path has the same policy. The
-/// forwarded path is unchanged.
+/// segments, and without path parameters. Java's servers remove those, so that `/public/..;/admin` is `/admin`. It is used
+/// only to classify requests, so that another spelling of a path has the same policy. The forwarded path is unchanged.
 fn normalized(path: &str) -> std::borrow::Cow<'_, str> {
     if !path.contains(['%', '\\', ';']) && !path.contains("//") && !path.contains("/.") {
         return path.into();
