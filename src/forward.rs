@@ -17,6 +17,7 @@ use crate::context::RequestContext;
 use crate::events::Event;
 use crate::glue::{self, HeaderChanges, HeaderFilter};
 use crate::origin::Origin;
+use crate::timeout::message;
 use crate::trace::Trace;
 
 thread_local! {
@@ -152,8 +153,13 @@ pub(crate) async fn send(
             let detail = "The origin did not answer in time. Please try again later.";
             Problem::new(504, "Gateway Timeout", detail)
         }
+        _ if outgoing.origin.is_own_handler() => {
+            context.report(Event::HandlerFailed, &message(&error));
+            let detail = "The handler failed. Its error is in the log.";
+            Problem::new(500, "Internal Server Error", detail)
+        }
         _ => {
-            context.report(Event::OriginUnreachable, &crate::timeout::message(&error));
+            context.report(Event::OriginUnreachable, &message(&error));
             unreachable()
         }
     };

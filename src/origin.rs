@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use http::Uri;
 use serde_json::Value;
 
+use crate::settings::HANDLER;
 use crate::url;
 
 /// An origin.
@@ -44,6 +45,11 @@ impl Origin {
             Self::Url { host, .. } => host == requested_host,
             Self::Service { .. } => false,
         }
+    }
+
+    /// Whether it is the Worker's own handler.
+    pub(crate) fn is_own_handler(&self) -> bool {
+        matches!(self, Self::Service { binding, .. } if binding == HANDLER)
     }
 
     /// Whether the origin is on this machine.

@@ -18,7 +18,16 @@ class Own {
     const request = new Request(url, init);
     const caller = callerOf(request.headers.get("weir-assertion"));
     request.headers.delete("weir-assertion");
-    return this.#next(request, caller);
+    try {
+      const response = await this.#next(request, caller);
+      if (response instanceof Response) return response;
+      throw new TypeError(`the handler returned a value of type ${typeof response}; expected a Response`);
+    } catch (error) {
+      // The edge has aborted the request, and knows the reason.
+      if (init.signal?.aborted) throw init.signal.reason;
+      // A thrown text must not be mistaken for one of those that glue.rs lists.
+      throw error instanceof Error ? error : new Error(String(error));
+    }
   }
 }
 

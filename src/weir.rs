@@ -77,7 +77,7 @@ impl Weir {
     /// Without `ROUTES`, all anonymous requests share the limit `ANON_LIMIT` per address and window. Users have none. With
     /// `ROUTES`, each route has its own limits, and requests that match no route are not limited.
     ///
-    /// An error of the handler gets a 502 and is logged as `origin_unreachable`. Invalid settings get a 500, and all of
+    /// An error of the handler gets a 500 and is logged as `handler_failed`. Invalid settings also get a 500, and all of
     /// their errors are logged.
     ///
     /// # Errors

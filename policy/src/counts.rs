@@ -80,6 +80,8 @@ pub enum Event {
     OriginUnreachable,
     /// The origin did not respond in time.
     OriginTimedOut,
+    /// A Worker's own handler threw an error, or returned no response.
+    HandlerFailed,
     /// The origin did not accept a report; it will be sent again.
     ReportRejected,
     /// The edge itself failed.

@@ -66,10 +66,18 @@ async function bundled(config: string, variables: Record<string, Variable>): Pro
 
 type Ask = (path: string, init?: RequestInit) => Promise<Response>;
 
-/** Starts an example. The first configuration is that of the Worker that clients reach. */
-async function start(project: string, configs: string[], variables: Record<string, Variable>): Promise<Ask> {
+/**
+ * Starts an example. The first configuration is that of the Worker that clients reach. `changes` replace parts of all
+ * configurations.
+ */
+async function start(
+  project: string,
+  configs: string[],
+  variables: Record<string, Variable>,
+  changes: Partial<WorkerOptions> = {},
+): Promise<Ask> {
   const workers = [];
-  for (const config of configs) workers.push(await bundled(join(project, config), variables));
+  for (const config of configs) workers.push({ ...(await bundled(join(project, config), variables)), ...changes });
   const settings = { host: "127.0.0.1", port: 0, cf: false, workers } as V4MiniflareOptions;
   const miniflare = new Miniflare(convertV4MiniflareOptions(settings));
   after(() => miniflare.dispose());
@@ -174,6 +182,11 @@ test("the Worker in Rust limits clients and knows users", {
   assert.equal(await (await ask("/hello", anne)).text(), "hello anne");
   assert.deepEqual(await thirty(ask, "/export", anne), { 200: 5, 429: 25 });
   assert.equal(await (await ask("/export", await signedIn("bert"))).text(), "4 exports left");
+
+  const uncounted = await start(project, ["wrangler.toml"], { JWT_SECRET: secrets.jwt }, { durableObjects: {} });
+  const failed = await uncounted("/export", anne);
+  assert.equal(failed.status, 500);
+  assert.equal(((await failed.json()) as { detail: string }).detail, "The handler failed. Its error is in the log.");
 });
 
 test("the documentation shows the code of the examples", () => {

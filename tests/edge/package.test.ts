@@ -1,56 +1,16 @@
 import assert from "node:assert/strict";
-import { readFileSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
 import { after, test } from "node:test";
-import { build } from "esbuild";
-import { convertV4MiniflareOptions, Miniflare, type V4MiniflareOptions } from "miniflare";
 import { freshSecrets, tokenFor } from "../harness/identity.ts";
-import { buildPackage, checkTypes } from "./package.ts";
+import { buildPackage, from, startProject } from "./package.ts";
 
 // The package weir-edge, built, and installed into empty projects. Each is bundled without Rust and runs in workerd.
 
 const edge = await buildPackage();
 const secrets = freshSecrets();
 
-/** A Worker in a new project, with the package and Hono installed. */
-async function startWorker(name: string, source: string, bindings: Record<string, string> = {}): Promise<string> {
-  const project = edge.install(name, ["hono"]);
-  writeFileSync(join(project, "package.json"), '{ "type": "module" }');
-  writeFileSync(join(project, "index.ts"), source);
-  await checkTypes(project, "index.ts");
-  const wasm = join(project, "node_modules", "weir-edge", "index_bg.wasm");
-  const { outputFiles } = await build({
-    entryPoints: [join(project, "index.ts")],
-    bundle: true,
-    format: "esm",
-    write: false,
-    external: ["cloudflare:*", "./index_bg.wasm"],
-  });
-  const settings = {
-    host: "127.0.0.1",
-    port: 0,
-    cf: false,
-    workers: [
-      {
-        name,
-        compatibilityDate: "2026-09-01",
-        modules: [
-          { type: "ESModule", path: "index.js", contents: outputFiles[0]?.text ?? "" },
-          { type: "CompiledWasm", path: "index_bg.wasm", contents: readFileSync(wasm) },
-        ],
-        bindings: { COUNTER_TIMEOUT_MS: "20000", ...bindings },
-        durableObjects: { ADDRESS_COUNTERS: { className: "AddressCounter", useSQLite: true } },
-      },
-    ],
-  } as V4MiniflareOptions;
-  const miniflare = new Miniflare(convertV4MiniflareOptions(settings));
-  after(() => miniflare.dispose());
-  return (await miniflare.ready).href.replace(/\/$/, "");
-}
-
-const from = (address: string, headers: Record<string, string> = {}): RequestInit => ({
-  headers: { "CF-Connecting-IP": address, ...headers },
-});
+/** The URL of a Worker in a new project. */
+const startWorker = async (name: string, source: string, bindings: Record<string, string> = {}): Promise<string> =>
+  (await startProject({ after }, edge, name, source, { bindings })).url;
 
 test("a Worker with its own handler counts exactly, and gets the caller", async () => {
   const url = await startWorker(

@@ -1,8 +1,17 @@
-import { cpSync, mkdirSync, readFileSync, symlinkSync } from "node:fs";
+import { cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { build } from "esbuild";
+import {
+  convertV4MiniflareOptions,
+  Miniflare,
+  type V4MiniflareOptions,
+  type V4WorkerOptions as WorkerOptions,
+} from "miniflare";
 import { nodeBin, root } from "../../scripts/lib/paths.ts";
 import { run } from "../../scripts/lib/process.ts";
 import { temporaryFolder } from "../../scripts/lib/temporary-folder.ts";
+import { type Lifetime, whenOver } from "../harness/lifetime.ts";
+import { until } from "../harness/until.ts";
 
 /** The package weir-edge, built and unpacked for the tests of this file. */
 export interface EdgePackage {
@@ -37,3 +46,69 @@ export async function checkTypes(project: string, file: string): Promise<void> {
     cwd: project,
   });
 }
+
+/** A Worker of a project, in workerd. */
+export interface Project {
+  url: string;
+  miniflare: Miniflare;
+  /** The lines of its log that contain this text, once there is one. */
+  logged(text: string): Promise<string[]>;
+}
+
+/** Starts a Worker in a new project, with the package and Hono installed. `changes` are to its bindings and dates. */
+export async function startProject(
+  lifetime: Lifetime,
+  edge: EdgePackage,
+  name: string,
+  source: string,
+  changes: Partial<WorkerOptions> = {},
+): Promise<Project> {
+  const project = edge.install(name, ["hono"]);
+  writeFileSync(join(project, "package.json"), '{ "type": "module" }');
+  writeFileSync(join(project, "index.ts"), source);
+  await checkTypes(project, "index.ts");
+  const wasm = join(project, "node_modules", "weir-edge", "index_bg.wasm");
+  const { outputFiles } = await build({
+    entryPoints: [join(project, "index.ts")],
+    bundle: true,
+    format: "esm",
+    write: false,
+    external: ["cloudflare:*", "./index_bg.wasm"],
+  });
+  const logs: string[] = [];
+  const settings = {
+    host: "127.0.0.1",
+    port: 0,
+    cf: false,
+    handleStructuredLogs: ({ message }: { message: string }) => logs.push(message),
+    workers: [
+      {
+        name,
+        compatibilityDate: "2026-09-01",
+        modules: [
+          { type: "ESModule", path: "index.js", contents: outputFiles[0]?.text ?? "" },
+          { type: "CompiledWasm", path: "index_bg.wasm", contents: readFileSync(wasm) },
+        ],
+        durableObjects: { ADDRESS_COUNTERS: { className: "AddressCounter", useSQLite: true } },
+        ...changes,
+        bindings: { COUNTER_TIMEOUT_MS: "20000", ...changes.bindings },
+      },
+    ],
+  } as V4MiniflareOptions;
+  const miniflare = new Miniflare(convertV4MiniflareOptions(settings));
+  whenOver(lifetime, () => miniflare.dispose());
+  return {
+    url: (await miniflare.ready).href.replace(/\/$/, ""),
+    miniflare,
+    logged: (text) =>
+      until(`a line with "${text}"`, () => {
+        const found = logs.filter((line) => line.includes(text));
+        return found.length > 0 && found;
+      }),
+  };
+}
+
+/** The options of a request with this client address. */
+export const from = (address: string, headers: Record<string, string> = {}): RequestInit => ({
+  headers: { "CF-Connecting-IP": address, ...headers },
+});
