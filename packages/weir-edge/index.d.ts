@@ -77,4 +77,8 @@ export interface Weir {
 export function createWeir(options?: Options): Weir;
 
 /** The Durable Object that counts. Export it, and bind it as ADDRESS_COUNTERS. */
-export const AddressCounter: new (state: never, env: never) => object;
+export class AddressCounter {
+  constructor(state: unknown, env: unknown);
+  /** Marks a class of objects in the types that `wrangler types` generates. */
+  readonly __DURABLE_OBJECT_BRAND: never;
+}

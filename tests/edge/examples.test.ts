@@ -16,7 +16,7 @@ import { run } from "../../scripts/lib/process.ts";
 import { skipWithoutGo } from "../harness/go.ts";
 import { freshSecrets, tokenFor } from "../harness/identity.ts";
 import { startGo } from "./go.ts";
-import { buildPackage, checkTypes } from "./package.ts";
+import { buildPackage, checkTypes, checkWranglerTypes } from "./package.ts";
 import type { Variable } from "./workerd.ts";
 
 // The Workers in examples/, built by wrangler with the package weir-edge installed, in workerd. The page and the
@@ -105,6 +105,7 @@ const both = { JWT_SECRET: secrets.jwt, EDGE_SECRET: secrets.edge };
 test("the Hono API limits anonymous clients and knows users", async () => {
   const project = projectOf("hono-api", ["hono"]);
   await checkTypes(project, "src/index.ts");
+  await checkWranglerTypes(project, "src/index.ts");
   const ask = await start(project, ["wrangler.toml"], { JWT_SECRET: secrets.jwt });
   assert.deepEqual(await (await ask("/hello")).json(), { hello: "you" });
   assert.deepEqual(await thirty(ask, "/hello"), { 200: 9, 429: 21 });

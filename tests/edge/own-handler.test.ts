@@ -45,3 +45,22 @@ test("errors of the handler get 500, and the log has their messages", async () =
     assert.deepEqual([event, logged], ["handler_failed", detail]);
   }
 });
+
+const hono = (app: string) => `import { Hono } from "hono";
+  import { AddressCounter } from "weir-edge";
+  import { weir, type WeirVariables } from "weir-edge/hono";
+  export { AddressCounter };
+  const app = new Hono<{ Variables: WeirVariables }>();
+  ${app}`;
+
+test("Hono's app.request works without an execution context", async () => {
+  const worker = await startProject(
+    { after },
+    edge,
+    "hono-request",
+    hono(`app.use(weir());
+    app.get("/", (c) => c.text("hello " + c.get("caller").address));
+    export default { fetch: (request: Request, env: object) => app.request("/", { headers: request.headers }, env) };`),
+  );
+  assert.equal(await (await fetch(worker.url, from("203.0.113.1"))).text(), "hello 203.0.113.1");
+});

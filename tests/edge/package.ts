@@ -7,6 +7,7 @@ import {
   type V4MiniflareOptions,
   type V4WorkerOptions as WorkerOptions,
 } from "miniflare";
+import { wrangler, wranglerEnvironment } from "../../scripts/lib/edge-server.ts";
 import { nodeBin, root } from "../../scripts/lib/paths.ts";
 import { run } from "../../scripts/lib/process.ts";
 import { temporaryFolder } from "../../scripts/lib/temporary-folder.ts";
@@ -40,11 +41,19 @@ export async function buildPackage(): Promise<EdgePackage> {
 }
 
 /** Checks the types of a project's file, as an editor does. */
-export async function checkTypes(project: string, file: string): Promise<void> {
+export async function checkTypes(project: string, file: string, lib = "es2022,webworker"): Promise<void> {
   const flags = ["--noEmit", "--strict", "--module", "esnext", "--moduleResolution", "bundler", "--target", "es2022"];
-  await run(join(nodeBin, "tsc"), [...flags, "--lib", "es2022,webworker", "--types", "", file], {
+  await run(join(nodeBin, "tsc"), [...flags, "--lib", lib, "--types", "", file], {
     cwd: project,
   });
+}
+
+/** The same with the types that `wrangler types` generates for the project's configuration. */
+export async function checkWranglerTypes(project: string, file: string): Promise<void> {
+  await run(process.execPath, [wrangler, "types", "types.d.ts"], { cwd: project, env: wranglerEnvironment() });
+  const whole = join(project, "whole.ts");
+  writeFileSync(whole, `/// <reference path="./types.d.ts" />\nimport "./${file.replace(/\.ts$/, "")}";\n`);
+  await checkTypes(project, whole, "es2022");
 }
 
 /** A Worker of a project, in workerd. */
