@@ -138,6 +138,8 @@ export function forward(env, service, url, request, filter, changes, maxBytes, u
   const send = service === undefined ? fetch : (url, init) => env[service].fetch(url, init);
   const { method } = request;
   const init = { method, headers: headersOf(request, filter, changes), redirect: "manual" };
+  // Cloudflare's data on the client. Only a service reads it: in requests over the network, `cf` has options.
+  if (service !== undefined) init.cf = request.cf;
   if (method === "GET" || method === "HEAD") {
     // Clients may send a body without a meaning (RFC 9110, 9.3.1). Even an empty one would make `fetch` fail. Without
     // no-store, a cache rule of the origin's zone might serve one caller's answer to another caller. Answers to other

@@ -18,7 +18,9 @@ const site = {
   modules: true,
   script: `export default {
     async fetch(request) {
-      if (new URL(request.url).pathname === "/site/broken") throw new Error("broken");
+      const { pathname } = new URL(request.url);
+      if (pathname === "/site/broken") throw new Error("broken");
+      if (pathname === "/site/cf") return Response.json(request.cf ?? null);
       const headers = Object.fromEntries(request.headers);
       return Response.json({ method: request.method, url: request.url, headers, body: await request.text() });
     },
@@ -49,6 +51,8 @@ test("a route chooses its origin: a URL or a service binding", async () => {
       beside: [site],
     },
   );
+  const located = await edge.miniflare.dispatchFetch("http://shop.example/site/cf", { cf: { country: "DE" } });
+  assert.equal(((await located.json()) as { country?: string } | null)?.country, "DE");
   const ask = edge.from("203.0.113.1");
   assert.equal((await ask("/api/jobs/1")).status, 200);
   assert.equal(origin.last().target, "/api/jobs/1");

@@ -53,6 +53,28 @@ const hono = (app: string) => `import { Hono } from "hono";
   const app = new Hono<{ Variables: WeirVariables }>();
   ${app}`;
 
+test("the handler gets the client's request.cf", async () => {
+  const cf = "(request: Request) => Response.json((request as { cf?: object }).cf ?? null)";
+  const plain = `import { AddressCounter, createWeir } from "weir-edge";
+    export { AddressCounter };
+    const weir = createWeir();
+    const handler = ${cf};
+    export default {
+      fetch: (request: Request, env: object, ctx: unknown) => weir.handle(request, env, ctx, handler),
+    };`;
+  const middleware = hono(`app.use(weir());
+    app.get("/", (c) => (${cf})(c.req.raw));
+    export default app;`);
+  for (const [name, source] of [
+    ["cf-plain", plain],
+    ["cf-hono", middleware],
+  ] as const) {
+    const { miniflare } = await startProject({ after }, edge, name, source);
+    const answer = await miniflare.dispatchFetch("http://shop.example/", { cf: { country: "DE" } });
+    assert.equal(((await answer.json()) as { country?: string } | null)?.country, "DE", name);
+  }
+});
+
 test("Hono's app.request works without an execution context", async () => {
   const worker = await startProject(
     { after },
