@@ -33,6 +33,10 @@ extern "C" {
     #[wasm_bindgen(method, getter, js_name = METRICS)]
     pub(crate) fn metrics(this: &Bindings) -> Option<DataSet>;
 
+    /// The number of the edge, in a Worker with several. None for the first.
+    #[wasm_bindgen(method, getter, js_name = WEIR_EDGE)]
+    pub(crate) fn edge(this: &Bindings) -> Option<u32>;
+
     /// The namespace of the counting objects.
     pub(crate) type CounterNamespace;
 

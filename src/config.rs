@@ -1,7 +1,9 @@
 //! The edge's configuration: the Worker's variables and secrets, read once per isolate.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
+use serde_json::Value;
 use thiserror::Error;
 use weir_policy::address::ClientIpSource;
 use weir_policy::assertion::AssertionKey;
@@ -15,14 +17,17 @@ use weir_policy::window::{Algorithm, MAX_LIMIT, MAX_SLIDING_LIMIT, MAX_WINDOW_MS
 use crate::access_log::AccessLog;
 use crate::cors::{AllowedOrigins, CorsFields, Methods, Names};
 use crate::credential_headers::CookieName;
+use crate::glue::HeaderFilter;
 use crate::issuer::{self, Issuer, Issuers};
 use crate::origin::{self, Origin};
-use crate::settings::{HANDLER, Reader, Variables};
+use crate::settings::{EDGE, HANDLER, Reader, Variables};
 use crate::url;
 
 /// All settings.
 #[derive(Debug)]
 pub(crate) struct Config {
+    /// The number of this edge, in a Worker with several. None for the first.
+    pub(crate) edge: Option<u32>,
     /// The origin of routes that name no other, and of the edge's reports.
     pub(crate) default_origin: Option<Origin>,
     /// The origins that routes name.
@@ -61,6 +66,8 @@ pub(crate) struct Config {
     pub(crate) ipv6_prefix: u32,
     /// Request headers that name an identity to the origin, and that the edge therefore removes.
     pub(crate) identity_headers: IdentityHeaders,
+    /// The runtime's filter by them, made for the first request.
+    pub(crate) to_origin: OnceCell<HeaderFilter>,
     /// Which pages of other origins may read responses.
     pub(crate) allowed_origins: AllowedOrigins,
     /// The headers and methods that these pages may send and read.
@@ -188,6 +195,10 @@ impl Config {
             ) if reader.errors.is_empty() => {
                 let development = development && default_origin.as_ref().is_some_and(Origin::is_loopback);
                 Ok(Self {
+                    edge: variables
+                        .get(EDGE)
+                        .and_then(Value::as_u64)
+                        .and_then(|edge| edge.try_into().ok()),
                     default_origin,
                     origins,
                     origin_timeout_ms,
@@ -207,6 +218,7 @@ impl Config {
                     deny,
                     ipv6_prefix,
                     identity_headers,
+                    to_origin: OnceCell::new(),
                     allowed_origins,
                     cors_fields,
                     token_cookie,
@@ -561,7 +573,7 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
     use weir_policy::route::Found;
 
     const SECRET: &str = "0123456789abcdef0123456789abcdef";

@@ -537,7 +537,7 @@ async fn forward_to_origin(
         Forwarded::Response(response) => Ok(Handled {
             outcome,
             user: user.cloned(),
-            response: forward::pass(context, &response, &fields)?,
+            response: forward::pass(&response, &fields)?,
         }),
         Forwarded::Problem(problem) => {
             // The origin may be there again soon.

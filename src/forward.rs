@@ -1,7 +1,5 @@
 //! Forwarding a request to the origin and its response to the client. Bodies are streamed, and a request's is counted.
 
-use std::cell::OnceCell;
-
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{Request, Response};
@@ -21,25 +19,14 @@ use crate::timeout::message;
 use crate::trace::Trace;
 
 thread_local! {
-    static FILTERS: OnceCell<Filters> = const { OnceCell::new() };
+    static TO_CLIENT: HeaderFilter = glue::header_filter(passes_to_client);
 }
 
-/// Which headers pass to the origin, and which to the client.
-struct Filters {
-    to_origin: HeaderFilter,
-    to_client: HeaderFilter,
-}
-
-/// Calls `use_filters` with the isolate's filters. Their configuration does not change.
-fn with_filters<R>(config: &Config, use_filters: impl FnOnce(&Filters) -> R) -> R {
-    FILTERS.with(|filters| {
-        use_filters(filters.get_or_init(|| {
-            let identity = config.identity_headers.clone();
-            Filters {
-                to_origin: glue::header_filter(move |name| identity.pass_to_origin(name)),
-                to_client: glue::header_filter(passes_to_client),
-            }
-        }))
+/// Decides which headers pass to the origin.
+fn to_origin(config: &Config) -> &HeaderFilter {
+    config.to_origin.get_or_init(|| {
+        let identity = config.identity_headers.clone();
+        glue::header_filter(move |name| identity.pass_to_origin(name))
     })
 }
 
@@ -92,19 +79,17 @@ pub(crate) async fn send(
             (url, Some(binding.as_str()))
         }
     };
-    let sent = with_filters(config, |filters| {
-        glue::forward(
-            context.bindings,
-            service,
-            &url,
-            outgoing.request,
-            &filters.to_origin,
-            changes.packed(),
-            outgoing.max_body_bytes,
-            config.upload_timeout_ms,
-            config.origin_timeout_ms,
-        )
-    });
+    let sent = glue::forward(
+        context.bindings,
+        service,
+        &url,
+        outgoing.request,
+        to_origin(config),
+        changes.packed(),
+        outgoing.max_body_bytes,
+        config.upload_timeout_ms,
+        config.origin_timeout_ms,
+    );
     // `fetch` refuses some methods, such as CONNECT and TRACE.
     let Ok(response) = sent else {
         return Ok(Forwarded::Problem(Problem::new(
@@ -224,19 +209,13 @@ fn request_changes(context: &RequestContext<'_>, outgoing: &Outgoing<'_>) -> Res
 }
 
 /// The origin's response with the edge's own fields.
-pub(crate) fn pass(
-    context: &RequestContext<'_>,
-    response: &Response,
-    fields: &HeaderChanges,
-) -> Result<Response, JsValue> {
+pub(crate) fn pass(response: &Response, fields: &HeaderChanges) -> Result<Response, JsValue> {
     // Responses depend on the caller. If the origin allows caching, then only in the caller's own cache.
     let cache_control = glue::cache_control(response)
         .map_or_else(|| "no-store".to_owned(), |directives| private(&directives));
     let mut changes = HeaderChanges::default();
     changes.set("cache-control", &cache_control).extend(fields);
-    with_filters(context.config, |filters| {
-        glue::pass(response, &filters.to_client, changes.packed())
-    })
+    TO_CLIENT.with(|filter| glue::pass(response, filter, changes.packed()))
 }
 
 /// The same directives, restricted to private caches.

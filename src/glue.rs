@@ -36,6 +36,7 @@ extern "C" {
     pub(crate) fn cache_control(response: &Response) -> Option<String>;
 
     /// Decides which headers pass.
+    #[derive(Debug)]
     pub(crate) type HeaderFilter;
 
     #[wasm_bindgen(constructor)]

@@ -4,7 +4,7 @@
 //! limiter. An object that has failed several times in a row is skipped for a while, so that requests do not wait for
 //! it.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -27,7 +27,7 @@ use crate::context::RequestContext;
 use crate::events::Event;
 use crate::panics;
 use crate::rate_limit_fields::{NamedPolicy, PolicyStatus};
-use crate::shard::{Shard, shard};
+use crate::shard::{Shard, own_edge, shard};
 use crate::timeout::{WaitError, with_timeout};
 
 /// A denial by the native limiter is remembered for this long, in milliseconds. It is the shortest period of a native
@@ -40,8 +40,8 @@ const BAD_TOKEN: &str = "bad-token";
 /// The maximum number of addresses and users that an isolate remembers, and of prefixes: a few megabytes of its 128.
 const MAX_CACHED_ADDRESSES: usize = 20_000;
 
-/// The group of a route's own limits, the place of the limit in it, and the address, user or prefix.
-type Remembered = (Option<u64>, usize, AddressKey);
+/// The edge, the group of a route's own limits, the place of the limit in it, and the address, user or prefix.
+type Remembered = (Option<u32>, Option<u64>, usize, AddressKey);
 
 thread_local! {
     static ADDRESSES: RefCell<LimitCache<Remembered>> = RefCell::new(LimitCache::new(MAX_CACHED_ADDRESSES));
@@ -52,27 +52,33 @@ thread_local! {
     static BAD_TOKENS: IsolateCount = const { IsolateCount::new("bad-tokens") };
 }
 
-/// A count of this isolate alone, under the name by which it outlives a panic.
+/// A count of this isolate alone for each edge, under the name by which it outlives a panic.
 struct IsolateCount {
     name: &'static str,
-    counters: OnceCell<Rc<RefCell<PrefixCounters>>>,
+    counters: RefCell<BTreeMap<Option<u32>, Rc<RefCell<PrefixCounters>>>>,
 }
 
 impl IsolateCount {
     const fn new(name: &'static str) -> Self {
-        let counters = OnceCell::new();
+        let counters = RefCell::new(BTreeMap::new());
         Self { name, counters }
     }
 
-    fn take(&self, limits: Limits, key: AddressKey) -> ScopedResult {
-        let counters = self.counters.get_or_init(|| {
+    fn take(&self, edge: Option<u32>, limits: Limits, key: AddressKey) -> ScopedResult {
+        let mut counters = self.counters.borrow_mut();
+        let counters = counters.entry(edge).or_insert_with(|| {
             let counters = PrefixCounters::with_capacity(limits, MAX_CACHED_ADDRESSES);
             let counters = Rc::new(RefCell::new(counters));
-            panics::preserve(self.name, &counters);
+            panics::preserve(&of_edge(self.name, edge), &counters);
             counters
         });
         counters.borrow_mut().take(key, None, clock::now_ms())
     }
+}
+
+/// A key that differs between edges.
+fn of_edge(key: &str, edge: Option<u32>) -> String {
+    edge.map_or_else(|| key.to_owned(), |number| format!("{key}@{number}"))
 }
 
 /// The decision on a request.
@@ -121,6 +127,8 @@ impl NamedLimits {
 
 /// Limits that are counted exactly: one or several at once.
 struct Exact<'a> {
+    /// The edge that counts.
+    edge: Option<u32>,
     /// The group of a route's own limits.
     group: Option<u64>,
     /// The policies' names for an address or user, and for a prefix.
@@ -143,7 +151,7 @@ impl Exact<'_> {
 
     /// The key under which the isolate remembers a limit.
     fn remembered(&self, index: usize, key: AddressKey) -> Remembered {
-        (self.group, index, key)
+        (self.edge, self.group, index, key)
     }
 }
 
@@ -154,6 +162,7 @@ pub(crate) async fn submission(
     key: AddressKey,
 ) -> RateLimitDecision {
     let limits = Exact {
+        edge: context.config.edge,
         group: None,
         names: ("anon", "anon-prefix"),
         limits: &[context.config.submissions],
@@ -170,6 +179,7 @@ pub(crate) async fn user(
     limits: Limits,
 ) -> RateLimitDecision {
     let limits = Exact {
+        edge: context.config.edge,
         group: None,
         names: ("user", "user"),
         limits: &[limits],
@@ -204,6 +214,7 @@ pub(crate) async fn own(
             (CountedBy::Address, Some(_)) | (CountedBy::User | CountedBy::Claim(_), None) => continue,
         };
         let limits = Exact {
+            edge: context.config.edge,
             group: Some(group.id),
             names,
             limits: &group.limits,
@@ -322,7 +333,9 @@ async fn ask_counter(
         .as_ref()
         .and_then(|location| location.longitude())
         .and_then(|degrees| degrees.parse().ok());
-    let shard = shard(key, group, context.config.shards, continent.as_deref(), longitude);
+    let config = context.config;
+    let shard = shard(key, group, config.shards, continent.as_deref(), longitude);
+    let shard = own_edge(shard, config.edge);
     if !breaker(&shard.name, |breaker| breaker.may_ask(clock::now_ms())) {
         return Err(WaitError::Failed("skipped after failures in a row".into()));
     }
@@ -374,6 +387,7 @@ async fn without_counter(
         Some(id) => format!("{id:016x}:{key}"),
         None => key.to_string(),
     };
+    let native_key = of_edge(&native_key, limits.edge);
     let native = (limits.fallback)(context.bindings);
     match ask_native(native, &native_key, context.config.counter_timeout_ms).await {
         Ok(true) => RateLimitDecision::Admitted(status),
@@ -406,7 +420,7 @@ pub(crate) async fn read(context: &RequestContext<'_>, key: AddressKey) -> RateL
         prefix: "anon-read-prefix",
         limits: context.config.reads,
     };
-    let scoped = READS.with(|reads| reads.take(limits.limits, key));
+    let scoped = READS.with(|reads| reads.take(context.config.edge, limits.limits, key));
     loose(context, limits, scoped, &key.to_string()).await
 }
 
@@ -418,7 +432,7 @@ pub(crate) async fn bad_token(context: &RequestContext<'_>, key: AddressKey) -> 
         prefix: "bad-token-prefix",
         limits: context.config.reads,
     };
-    let scoped = BAD_TOKENS.with(|bad| bad.take(limits.limits, key));
+    let scoped = BAD_TOKENS.with(|bad| bad.take(context.config.edge, limits.limits, key));
     loose(context, limits, scoped, &format!("{BAD_TOKEN}:{key}")).await
 }
 

@@ -18,6 +18,9 @@ class Own {
     const request = new Request(url, init);
     const caller = callerOf(request.headers.get("weir-assertion"));
     request.headers.delete("weir-assertion");
+    // Where handlers and libraries of Workers read the address, including a second edge.
+    const address = request.headers.get("x-real-ip");
+    if (address !== null) request.headers.set("cf-connecting-ip", address);
     try {
       const response = await this.#next(request, caller);
       if (response instanceof Response) return response;

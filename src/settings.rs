@@ -89,6 +89,9 @@ const COMMON: [&str; 21] = [
 /// The binding of the Worker's own handler. `own.mjs` adds it to the bindings of a request.
 pub(crate) const HANDLER: &str = "WEIR_NEXT";
 
+/// The number of an edge of a Worker with several. `weir.mjs` adds it to the bindings of all but the first.
+pub(crate) const EDGE: &str = "WEIR_EDGE";
+
 /// The Worker's variables and secrets by name. A binding to a service is `{"fetch": true}`, and one to anything else an
 /// empty object.
 pub(crate) type Variables = BTreeMap<String, Value>;

@@ -23,7 +23,19 @@ pub(crate) fn counts_users(name: Option<&str>) -> bool {
 /// The id of the group of limits that the object of this name counts, if it counts a route's limits.
 pub(crate) fn group(name: Option<&str>) -> Option<u64> {
     let (_, id) = name?.split_once(':')?;
+    let id = id.split_once('@').map_or(id, |(id, _)| id);
     u64::from_str_radix(id, 16).ok()
+}
+
+/// The object that counts the same for one of a Worker's edges. `edgeOf` in `weir.mjs` reads the number.
+pub(crate) fn own_edge(shard: Shard, edge: Option<u32>) -> Shard {
+    match edge {
+        Some(number) => Shard {
+            name: format!("{}@{number}", shard.name),
+            ..shard
+        },
+        None => shard,
+    }
 }
 
 /// The name of the object that counts a key of the Worker's own code. `limit()` in `weir.mjs` creates names of the same
@@ -127,7 +139,13 @@ mod tests {
             (group(Some(&own.name)), counts_users(Some(&own.name))),
             (Some(0x2a), true)
         );
-        let other = shard(ANNE, None, 1, None, None);
+        let numbered = own_edge(own, Some(5));
+        assert_eq!(numbered.name, "user-0:000000000000002a@5");
+        assert_eq!(
+            (group(Some(&numbered.name)), counts_users(Some(&numbered.name))),
+            (Some(0x2a), true)
+        );
+        let other = own_edge(shard(ANNE, None, 1, None, None), None);
         assert_eq!((group(Some(&other.name)), group(None)), (None, None));
     }
 

@@ -17,11 +17,13 @@ const batchDelay = 250;
 
 // The runtime accepts method calls only on objects of classes that extend DurableObject.
 export class AddressCounter extends DurableObject {
+  #bindings;
   #counter;
   #instance;
 
   constructor(state, env) {
     super(state, env);
+    this.#bindings = edgeOf(state.id.name)(env);
     this.#live();
   }
 
@@ -30,7 +32,7 @@ export class AddressCounter extends DurableObject {
     // After a panic, this call restarts Rust; each start has a number.
     const { instanceId } = program();
     if (this.#instance !== instanceId) {
-      this.#counter = new Counter(this.ctx, plain(this.env));
+      this.#counter = new Counter(this.ctx, this.#bindings);
       this.#instance = instanceId;
     }
     return this.#counter;
@@ -108,9 +110,6 @@ async function respond(request, env, ctx) {
   }
 }
 
-/** The variables that createWeir() was given. Those of the environment override them. */
-let chosen = {};
-
 /** `anonLimit` is the variable ANON_LIMIT. */
 const variableName = (name) => (/[a-z]/.test(name) ? name.replace(/[A-Z]/g, "_$&").toUpperCase() : name);
 
@@ -125,31 +124,62 @@ function once(make) {
   };
 }
 
-/** The variables and bindings, with those that createWeir() was given. */
-const plain = once((env) => ({ ...chosen, ...env }));
+/**
+ * The Worker's edges by number. Each one is a function that adds its options to an environment. Calls of createWeir()
+ * with equal options are one edge, so that a call per request does not start new counts.
+ */
+const edges = new Map();
+
+/** The edge that a counting object of this name counts for. `own_edge` in shard.rs writes the number. */
+function edgeOf(name) {
+  const [, number] = name?.split("@") ?? [];
+  const edge = number === undefined ? edges.values().next().value : edges.get(Number(number));
+  if (edge === undefined && number !== undefined)
+    throw new Error(`the options of ${name} are unknown: no createWeir() has them; call it when the module is loaded`);
+  return edge ?? ((env) => env);
+}
+
+/** A number from 0 to 2^32 - 1 for a text (FNV-1a). It is the same in all isolates. */
+function numberOf(text) {
+  let hash = 0x811c9dc5;
+  for (let at = 0; at < text.length; at++) hash = Math.imul(hash ^ text.charCodeAt(at), 0x01000193);
+  return hash >>> 0;
+}
 
 /**
- * The edge for a Worker. `options` has the variables of `[vars]`, as ANON_LIMIT or anonLimit; the environment overrides
- * them. A Worker has one edge: call this once, when the module is loaded.
+ * An edge for a Worker. `options` has the variables of `[vars]`, as ANON_LIMIT or anonLimit; the environment overrides
+ * them. Call this when the module is loaded. Each call with other options is a separate edge with its own counts.
  */
 export function createWeir(options = {}) {
-  chosen = Object.fromEntries(Object.entries(options).map(([name, value]) => [variableName(name), value]));
-  return { handle, limit };
+  const chosen = Object.fromEntries(Object.entries(options).map(([name, value]) => [variableName(name), value]));
+  const number = numberOf(JSON.stringify(Object.entries(chosen).sort()));
+  // The first edge has no number, so its counts continue when its options change.
+  const own = edges.size === 0 ? {} : { WEIR_EDGE: number };
+  if (!edges.has(number))
+    edges.set(
+      number,
+      once((env) => ({ ...chosen, ...env, ...own })),
+    );
+  const plain = edges.get(number);
+  return {
+    handle: (request, env, ctx, next) => handle(plain(env), request, ctx, next),
+    limit: (key, options) => limit(plain(workerEnv), key, options),
+  };
 }
 
 /**
  * Answers a request: refuses it, or forwards it to its origin. With `next`, the Worker's own handler is the default
  * origin. It gets the request without headers that name an identity, and the caller.
  */
-async function handle(request, env, ctx, next) {
-  return respond(request, next ? withHandler(plain(env), next) : plain(env), ctx);
+async function handle(bindings, request, ctx, next) {
+  return respond(request, next ? withHandler(bindings, next) : bindings, ctx);
 }
 
 /**
  * Counts `cost` units of a key in a fixed window of `window` seconds, exactly and worldwide. All of them are counted, or
  * none. Resolves to whether they are allowed, how many units are left, and in how many milliseconds more are.
  */
-async function limit(key, { limit, window, cost = 1 }) {
+async function limit(bindings, key, { limit, window, cost = 1 }) {
   const whole = (name, value, most) => {
     if (!Number.isInteger(value) || value < 1 || value > most)
       throw new RangeError(`${name} is ${value}; expected a whole number from 1 to ${most}`);
@@ -158,9 +188,9 @@ async function limit(key, { limit, window, cost = 1 }) {
   whole("window", window, 86_400);
   whole("cost", cost, 1000);
   const hash = new DataView(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(String(key))));
-  const shard = hash.getUint32(8) % Number(plain(workerEnv).COUNTER_SHARDS ?? 1);
+  const shard = hash.getUint32(8) % Number(bindings.COUNTER_SHARDS ?? 1);
   const name = `limit-${limit}-${window}-${shard}`;
-  const packed = await workerEnv.ADDRESS_COUNTERS.getByName(name).takeMany(hash.getUint32(0), hash.getUint32(4), cost);
+  const packed = await bindings.ADDRESS_COUNTERS.getByName(name).takeMany(hash.getUint32(0), hash.getUint32(4), cost);
   // As LimitResult::pack in policy/src/window.rs does it.
   const used = Math.floor(packed / 2) % 2 ** 20;
   return {

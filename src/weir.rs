@@ -1,6 +1,7 @@
 //! The edge as Rust code uses it. `weir.mjs` is the same for JavaScript.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -35,11 +36,14 @@ extern "C" {
 }
 
 thread_local! {
-    /// The configuration of a running isolate cannot change: a deployment starts new isolates.
-    static CONFIG: OnceCell<std::result::Result<Rc<Config>, ConfigError>> = const { OnceCell::new() };
+    /// The configurations by the number of their edge. That of a running isolate cannot change: a deployment starts new
+    /// isolates.
+    static CONFIGS: RefCell<BTreeMap<Option<u32>, Configured>> = const { RefCell::new(BTreeMap::new()) };
     /// COUNTER_SHARDS, which [`Weir::limit`] needs without the rest of the configuration.
     static SHARDS: Cell<Option<u32>> = const { Cell::new(None) };
 }
+
+type Configured = std::result::Result<Rc<Config>, ConfigError>;
 
 /// The largest value of [`Limit::cost`].
 const MAX_COST: u32 = 1000;
@@ -269,8 +273,9 @@ async fn answer(bindings: &Bindings, request: web_sys::Request) -> Result<web_sy
 }
 
 /// The configuration, read by the isolate's first request.
-async fn configuration(bindings: &Bindings) -> std::result::Result<Rc<Config>, ConfigError> {
-    if let Some(config) = CONFIG.with(|config| config.get().cloned()) {
+async fn configuration(bindings: &Bindings) -> Configured {
+    let edge = bindings.edge();
+    if let Some(config) = CONFIGS.with_borrow(|configs| configs.get(&edge).cloned()) {
         return config;
     }
     let mut variables = settings::variables(bindings);
@@ -282,7 +287,7 @@ async fn configuration(bindings: &Bindings) -> std::result::Result<Rc<Config>, C
         own::complete(&mut variables);
     }
     let config = Config::read(&variables).map(Rc::new);
-    CONFIG.with(|kept| kept.get_or_init(|| config).clone())
+    CONFIGS.with_borrow_mut(|configs| configs.entry(edge).or_insert(config).clone())
 }
 
 #[cfg(test)]

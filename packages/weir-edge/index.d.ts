@@ -73,7 +73,10 @@ export interface Weir {
   limit(key: string, options: { limit: number; window: number; cost?: number }): Promise<Counted>;
 }
 
-/** The edge of a Worker. Call this once, when the module is loaded. */
+/**
+ * An edge of a Worker. Call this when the module is loaded. Calls with other options are separate edges with their own
+ * counts. Calls with equal options are one edge.
+ */
 export function createWeir(options?: Options): Weir;
 
 /** The Durable Object that counts. Export it, and bind it as ADDRESS_COUNTERS. */

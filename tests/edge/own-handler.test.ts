@@ -86,3 +86,68 @@ test("Hono's app.request works without an execution context", async () => {
   );
   assert.equal(await (await fetch(worker.url, from("203.0.113.1"))).text(), "hello 203.0.113.1");
 });
+
+/** The numbers of responses with each status, to 12 requests at once from one address. */
+async function twelve(url: string): Promise<Record<number, number>> {
+  const answers = await Promise.all(Array.from({ length: 12 }, () => fetch(url, from("203.0.113.1"))));
+  const counts: Record<number, number> = {};
+  for (const { status } of answers) counts[status] = (counts[status] ?? 0) + 1;
+  return counts;
+}
+
+test("each weir() has its own options and counts", async () => {
+  const { url } = await startProject(
+    { after },
+    edge,
+    "several",
+    hono(`app.use("/login", weir({ anonLimit: 3 }));
+    app.use("/api/*", weir({ anonLimit: 10, identityHeaders: "X-Team" }));
+    app.use("/same/*", weir({ identityHeaders: "X-Team", anonLimit: 10 }));
+    app.use("/loose/*", weir({ routes: [{ path: "/loose/*" }], anonReadLimit: 5 }));
+    app.use("/looser/*", weir({ routes: [{ path: "/looser/*" }], anonReadLimit: 7 }));
+    app.get("*", (c) => c.text(c.req.header("x-team") ?? "none"));
+    export default app;`),
+  );
+  const team = async (path: string) =>
+    await (await fetch(url + path, from("203.0.113.2", { "X-Team": "blue" }))).text();
+  assert.deepEqual([await team("/login"), await team("/api/x")], ["blue", "none"]);
+  assert.deepEqual(await twelve(`${url}/login`), { 200: 3, 429: 9 });
+  assert.deepEqual(await twelve(`${url}/api/x`), { 200: 10, 429: 2 });
+  assert.deepEqual(await twelve(`${url}/same/x`), { 429: 12 }, "equal options are one edge");
+  assert.deepEqual(await twelve(`${url}/loose/x`), { 200: 5, 429: 7 });
+  assert.deepEqual(await twelve(`${url}/looser/x`), { 200: 7, 429: 5 });
+});
+
+test("a request may pass two edges", async () => {
+  const { url } = await startProject(
+    { after },
+    edge,
+    "nested",
+    hono(`app.use(weir({ anonLimit: 8 }));
+    app.use("/login", weir({ anonLimit: 3 }));
+    app.get("*", (c) => c.text(c.get("caller").address));
+    export default app;`),
+  );
+  const login = () => fetch(`${url}/login`, from("203.0.113.2"));
+  assert.equal(await (await login()).text(), "203.0.113.2");
+  assert.deepEqual(await twelve(`${url}/login`), { 200: 3, 429: 9 });
+  assert.deepEqual(await twelve(`${url}/x`), { 429: 12 });
+});
+
+test("a counting object of an edge that does not exist reports the cause", async () => {
+  const { url } = await startProject(
+    { after },
+    edge,
+    "late",
+    `import { AddressCounter, createWeir } from "weir-edge";
+    export { AddressCounter };
+    createWeir();
+    interface Env { ADDRESS_COUNTERS: { getByName(name: string): { takeMany(...key: number[]): Promise<number> } } }
+    export default {
+      fetch: (request: Request, env: Env): Promise<Response> =>
+        env.ADDRESS_COUNTERS.getByName("any-0@1").takeMany(0, 0, 1)
+          .then(() => new Response("counted"), (error: Error) => new Response(error.message)),
+    };`,
+  );
+  assert.match(await (await fetch(url)).text(), /any-0@1 .* call it when the module is loaded/);
+});
