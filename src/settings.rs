@@ -5,7 +5,8 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use serde_json::Value;
-use weir_policy::misspelling::suggestion;
+use wasm_bindgen::prelude::wasm_bindgen;
+use weir_policy::misspelling::{nearest, suggestion};
 
 use crate::bindings::Bindings;
 use crate::glue;
@@ -91,6 +92,37 @@ pub(crate) const HANDLER: &str = "WEIR_NEXT";
 
 /// The number of an edge of a Worker with several. `weir.mjs` adds it to the bindings of all but the first.
 pub(crate) const EDGE: &str = "WEIR_EDGE";
+
+/// The message about options of `createWeir()` that are no settings, if there are any. `names` has one name per line: that of a
+/// setting, or the same in camel case.
+#[allow(unreachable_pub, reason = "wasm-bindgen exports only public functions")]
+#[wasm_bindgen(js_name = unknownOptions)]
+pub fn unknown_options(names: &str) -> Option<String> {
+    let is_known = |name: &&str| {
+        SETTINGS
+            .iter()
+            .any(|known| known == name || option_name(known) == **name)
+    };
+    let unknown: Vec<_> = names
+        .lines()
+        .filter(|name| !is_known(name))
+        .map(|name| {
+            let nearest = nearest(name, SETTINGS).map(option_name).unwrap_or_default();
+            format!("{name} (the nearest option is {nearest})")
+        })
+        .collect();
+    (!unknown.is_empty()).then(|| format!("unknown options: {}", unknown.join(", ")))
+}
+
+/// The name of a setting as an option, such as `anonLimit` for `ANON_LIMIT`.
+fn option_name(setting: &str) -> String {
+    let mut words = setting.split('_').map(str::to_lowercase);
+    let first = words.next().unwrap_or_default();
+    words.fold(first, |name, word| {
+        let (initial, rest) = word.split_at(1);
+        name + &initial.to_uppercase() + rest
+    })
+}
 
 /// The Worker's variables and secrets by name. A binding to a service is `{"fetch": true}`, and one to anything else an
 /// empty object.
@@ -298,5 +330,30 @@ pub(crate) fn texts_of(value: &Value) -> Option<Vec<String>> {
             .map(|text| text.filter(|text| !text.is_empty()))
             .collect(),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_is_an_option_under_two_names() {
+        for setting in SETTINGS {
+            let names = format!("{setting}\n{}", option_name(setting));
+            assert_eq!(unknown_options(&names), None, "{names}");
+        }
+        assert_eq!(option_name("IPV6_PREFIX"), "ipv6Prefix");
+        assert_eq!(unknown_options(""), None);
+    }
+
+    #[test]
+    fn unknown_options_are_listed_with_the_nearest_one() {
+        assert_eq!(
+            unknown_options("limits\nanonLimit\njwksURL").as_deref(),
+            Some(
+                "unknown options: limits (the nearest option is anonLimit), jwksURL (the nearest option is jwksUrl)"
+            )
+        );
     }
 }

@@ -1,7 +1,12 @@
 // The edge as a library, for this Worker and for others. Decisions are made in Rust; this file has only code that requires
 // JavaScript.
 import { DurableObject, env as workerEnv } from "cloudflare:workers";
-import { AddressCounter as Counter, fetch as forward, __worker_init_state as program } from "../build/index.js";
+import {
+  AddressCounter as Counter,
+  fetch as forward,
+  __worker_init_state as program,
+  unknownOptions,
+} from "../build/index.js";
 import { withHandler } from "./own.mjs";
 
 // The first ten frames belong to the panic itself.
@@ -151,6 +156,8 @@ function numberOf(text) {
  * them. Call this when the module is loaded. Each call with other options is a separate edge with its own counts.
  */
 export function createWeir(options = {}) {
+  const unknown = unknownOptions(Object.keys(options).join("\n"));
+  if (unknown !== undefined) throw new TypeError(`createWeir(): ${unknown}`);
   const chosen = Object.fromEntries(Object.entries(options).map(([name, value]) => [variableName(name), value]));
   const number = numberOf(JSON.stringify(Object.entries(chosen).sort()));
   // The first edge has no number, so its counts continue when its options change.

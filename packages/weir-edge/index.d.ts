@@ -23,33 +23,77 @@ export interface Route {
   origin?: string;
 }
 
-/**
- * The variables of `[vars]`, as `anonLimit` or `ANON_LIMIT`. Variables and secrets of the environment override them. All
- * are described in the reference of settings.
- */
-export interface Options {
-  anonLimit?: number;
-  anonWindow?: number;
-  routes?: Route[];
-  /** `forward` (default): requests that match no route go to your handler without a limit. `not_found`: they get 404. */
-  unmatched?: "forward" | "not_found";
-  origins?: Record<string, string | { service: string; url?: string }>;
-  jwksUrl?: string;
-  jwtIssuer?: string;
-  jwtAudience?: string | string[];
-  /** Issuers in addition to that of the settings above, which then needs `jwtIssuer`. See ISSUERS in the documentation. */
-  issuers?: {
-    issuer: string;
-    jwks_url?: string;
-    /** The name of a secret of the Worker. */
-    secret?: string;
-    audience?: string | string[];
-    required_claims?: string | string[];
-    holder_claim?: string;
-  }[];
-  corsOrigins?: string | string[];
-  [variable: string]: unknown;
+/** Another issuer. See ISSUERS in the documentation. */
+export interface Issuer {
+  issuer: string;
+  jwks_url?: string;
+  /** The name of a secret of the Worker. */
+  secret?: string;
+  audience?: string | string[];
+  required_claims?: string | string[];
+  holder_claim?: string;
 }
+
+/** The variables of `[vars]` in camel case. The reference of settings describes them. */
+interface Settings {
+  accessLog?: "errors" | "off" | "all";
+  allow?: string | string[];
+  anonAlgorithm?: "fixed" | "sliding";
+  anonLimit?: number;
+  anonMode?: "enforce" | "shadow";
+  anonPrefixLimit?: number;
+  anonReadLimit?: number;
+  anonWindow?: number;
+  assertionClaims?: string | string[];
+  clientIpSource?: "cloudflare" | "proxy";
+  corsMethods?: string | string[];
+  corsOrigins?: string | string[];
+  corsRequestHeaders?: string | string[];
+  corsResponseHeaders?: string | string[];
+  counterShards?: number;
+  counterTimeoutMs?: number;
+  deny?: string | string[];
+  development?: boolean | "off" | "on";
+  drills?: boolean | "off" | "on";
+  edgeSecret?: string;
+  holderClaim?: string;
+  identityHeaders?: string | string[];
+  ipv6Prefix?: number;
+  /** Issuers in addition to that of `jwtSecret` or `jwksUrl`, which then needs `jwtIssuer`. */
+  issuers?: Issuer[];
+  jwksCooldownMs?: number;
+  jwksMaxAgeMs?: number;
+  jwksUrl?: string;
+  jwtAudience?: string | string[];
+  jwtIssuer?: string;
+  jwtRequiredClaims?: string | string[];
+  jwtSecret?: string;
+  limitedRoutes?: string | string[];
+  maxBodyBytes?: number;
+  originTimeoutMs?: number;
+  originUrl?: string;
+  origins?: Record<string, string | { service: string; url?: string }>;
+  reportIntervalMs?: number;
+  routes?: Route[];
+  tokenCookie?: string;
+  /** `forward` (default): requests that match no route go to your handler without a limit. `not_found`: they get 404. */
+  unmatched?: "forward" | "not_found" | "assets";
+  uploadTimeoutMs?: number;
+  userLimit?: number;
+  userWindow?: number;
+  withoutCounter?: "closed" | "open";
+}
+
+/** ANON_LIMIT for anonLimit. */
+type VariableName<Option extends string> = Option extends `${infer First}${infer Rest}`
+  ? `${First extends Lowercase<First> ? Uppercase<First> : `_${First}`}${VariableName<Rest>}`
+  : "";
+
+/**
+ * The variables of `[vars]`, as `anonLimit` or `ANON_LIMIT`. Variables and secrets of the environment override them. An unknown
+ * option is a TypeError.
+ */
+export type Options = Settings & { [Option in keyof Settings as VariableName<Option>]: Settings[Option] };
 
 /** The result of counting. */
 export interface Counted {

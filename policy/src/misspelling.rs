@@ -11,6 +11,17 @@ pub fn suggestion<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> O
         .map(|(_, known)| known)
 }
 
+/// The name in `known` that shares most pairs of letters with `name`, without regard to case and underscores.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let letters = |text: &str| text.replace('_', "").to_lowercase();
+    let name = letters(name);
+    known
+        .into_iter()
+        .map(|known| (strsim::sorensen_dice(&name, &letters(known)), known))
+        .min_by(|(a, known), (b, other)| b.total_cmp(a).then(known.cmp(other)))
+        .map(|(_, known)| known)
+}
+
 /// Whether the names differ only in their numbers, such as the pools of `RENDER1` and `RENDER2`.
 fn is_numbered(name: &str, known: &str) -> bool {
     let without = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
@@ -41,6 +52,19 @@ mod tests {
         ] {
             assert_eq!(suggestion(name, KNOWN), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn the_nearest_name_ignores_case_and_underscores() {
+        for (name, expected) in [
+            ("anonLimits", "ANON_LIMIT"),
+            ("counterTimeoutMS", "COUNTER_TIMEOUT_MS"),
+            ("readLimit", "ANON_READ_LIMIT"),
+            ("limits", "ANON_LIMIT"),
+        ] {
+            assert_eq!(nearest(name, KNOWN), Some(expected), "{name}");
+        }
+        assert_eq!(nearest("x", []), None);
     }
 
     #[test]

@@ -1,6 +1,9 @@
 import assert from "node:assert/strict";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { after, test } from "node:test";
-import { buildPackage, from, startProject } from "./package.ts";
+import { root } from "../../scripts/lib/paths.ts";
+import { buildPackage, checkTypes, from, startProject } from "./package.ts";
 
 // Workers with the package weir-edge and their own handler, in workerd.
 
@@ -150,4 +153,45 @@ test("a counting object of an edge that does not exist reports the cause", async
     };`,
   );
   assert.match(await (await fetch(url)).text(), /any-0@1 .* call it when the module is loaded/);
+});
+
+test("unknown options are errors that list all of them", async () => {
+  const { url } = await startProject(
+    { after },
+    edge,
+    "options",
+    `import { AddressCounter, createWeir } from "weir-edge";
+    export { AddressCounter };
+    const error = (() => {
+      try {
+        // @ts-expect-error: the type reports the first of them.
+        createWeir({ limits: 1, anonLimit: 1, rateLimit: 2, denyList: [], jwksURL: "" });
+        return "none";
+      } catch (error) {
+        return String(error);
+      }
+    })();
+    export default { fetch: () => new Response(error) };`,
+  );
+  assert.equal(
+    await (await fetch(url)).text(),
+    "TypeError: createWeir(): unknown options: limits (the nearest option is anonLimit), rateLimit (the nearest option " +
+      "is anonLimit), denyList (the nearest option is deny), jwksURL (the nearest option is jwksUrl)",
+  );
+});
+
+test("the types have an option for each setting", async () => {
+  const source = readFileSync(join(root, "src", "settings.rs"), "utf8");
+  const [, settings = ""] = /SETTINGS: \[&str; \d+\] = \[(.*?)\];/s.exec(source) ?? [];
+  const names = [...settings.matchAll(/"(\w+)"/g)].map(([, name]) => name);
+  assert.ok(names.length > 40);
+  const project = edge.install("types");
+  writeFileSync(
+    join(project, "index.ts"),
+    `import type { Options } from "weir-edge";
+    type Name = "${names.join('" | "')}";
+    type Upper = Extract<keyof Options, Uppercase<string>>;
+    export const all: [Name, Upper] extends [Upper, Name] ? true : false = true;`,
+  );
+  await checkTypes(project, "index.ts");
 });
