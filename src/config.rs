@@ -10,7 +10,7 @@ use weir_policy::assertion::AssertionKey;
 use weir_policy::cidr::Ranges;
 use weir_policy::header::IdentityHeaders;
 use weir_policy::prefix_counters::Limits;
-use weir_policy::route::{Route, Routes};
+use weir_policy::route::{Route, RouteClass, Routes};
 use weir_policy::token::{Expected, Keys, RequiredClaim, RequiredClaimError};
 use weir_policy::window::{Algorithm, MAX_LIMIT, MAX_SLIDING_LIMIT, MAX_WINDOW_MS};
 
@@ -20,7 +20,7 @@ use crate::credential_headers::CookieName;
 use crate::glue::HeaderFilter;
 use crate::issuer::{self, Issuer, Issuers};
 use crate::origin::{self, Origin};
-use crate::settings::{EDGE, HANDLER, Reader, Variables};
+use crate::settings::{EDGE, HANDLER, HANDLER_ORIGIN, Reader, Variables};
 use crate::url;
 
 /// All settings.
@@ -143,7 +143,7 @@ impl Config {
         let upload_timeout_ms = reader.number("UPLOAD_TIMEOUT_MS", 60_000, 1, 600_000);
         let routes = reader.routes();
         let unmatched = reader.unmatched();
-        let is_default_used = matches!(unmatched, Unmatched::Forward(_))
+        let is_default_used = matches!(&unmatched, Unmatched::Forward(route) if route.origin.is_none())
             || routes.as_ref().is_none_or(Routes::use_default_origin);
         let default_origin = reader.default_origin(is_default_used);
         let origins = reader.origins();
@@ -271,6 +271,16 @@ impl Config {
     }
 }
 
+/// The route of a Worker with its own handler and without ROUTES: the exact policies apply to all requests.
+fn handler_route() -> Route {
+    let mut route = Route::unmatched();
+    route.class = RouteClass::Limited;
+    route.passes_authorization = true;
+    route.passes_cookie = true;
+    route.origin = Some(HANDLER_ORIGIN.to_owned());
+    route
+}
+
 /// The default limit of an IPv6 /48: that of ten of its /64s.
 fn prefix_limit(address_limit: u32, max: u32) -> u32 {
     address_limit.saturating_mul(10).min(max)
@@ -329,6 +339,13 @@ impl Reader<'_> {
     }
 
     fn routes(&mut self) -> Option<Routes> {
+        if !self.is_set("ROUTES") && self.is_service(HANDLER) {
+            if self.is_set("LIMITED_ROUTES") {
+                self.errors
+                    .push("LIMITED_ROUTES is set; a Worker with its own handler uses ROUTES".to_owned());
+            }
+            return Some(Routes::default());
+        }
         if !self.is_set("ROUTES") {
             return self.parsed("LIMITED_ROUTES", "POST /api/jobs/");
         }
@@ -353,7 +370,11 @@ impl Reader<'_> {
 
     fn unmatched(&mut self) -> Unmatched {
         let words = [("assets", 0), ("not_found", 1), ("forward", 2)];
-        match self.one_of("UNMATCHED", &words) {
+        let unmatched = self.one_of("UNMATCHED", &words);
+        if !self.is_set("ROUTES") && self.is_service(HANDLER) {
+            return Unmatched::Forward(Box::new(handler_route()));
+        }
+        match unmatched {
             1 => Unmatched::NotFound,
             2 => Unmatched::Forward(Box::new(Route::unmatched())),
             _ => Unmatched::Assets,

@@ -178,11 +178,17 @@ async fn route(
         (Found::None, Unmatched::Assets) => return page(context, request, method, origin).await,
         (Found::OtherSpelling, _) | (Found::None, Unmatched::NotFound) => return not_found(context, origin),
     };
-    let is_forwarded = match exposure(target.path()) {
-        Exposure::Public => true,
-        Exposure::Development => context.config.development && is_same_site(target, origin),
-        Exposure::Private => false,
-    };
+    // The reserved paths are those of Weir's origin.
+    let is_own = context
+        .config
+        .origin(found)
+        .is_some_and(|(_, origin)| origin.is_own_handler());
+    let is_forwarded = is_own
+        || match exposure(target.path()) {
+            Exposure::Public => true,
+            Exposure::Development => context.config.development && is_same_site(target, origin),
+            Exposure::Private => false,
+        };
     if !is_forwarded {
         return not_found(context, origin);
     }

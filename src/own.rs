@@ -3,14 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::bindings::random_uuid;
-use crate::config::Config;
-use crate::settings::{HANDLER, Variables, is_empty};
-
-/// The name of the handler among the origins.
-const ORIGIN: &str = "next";
+use crate::settings::{HANDLER, HANDLER_ORIGIN, Variables, is_empty};
 
 /// Adds the settings that such a Worker needs, with its own defaults. A value of the wrong type stays as it is:
-/// [`Config::read`] reports it.
+/// [`Config::read`](crate::config::Config::read) reports it.
 pub(crate) fn complete(variables: &mut Variables) {
     complete_with(variables, random_uuid);
 }
@@ -33,13 +29,15 @@ fn complete_with(variables: &mut Variables, random: impl Fn() -> String) {
 fn add_origin(variables: &mut Variables) {
     let mut origins = json_value(variables, "ORIGINS").unwrap_or_else(|| json!({}));
     if let Value::Object(members) = &mut origins {
-        members.insert(ORIGIN.to_owned(), json!({"service": HANDLER}));
+        members.insert(HANDLER_ORIGIN.to_owned(), json!({"service": HANDLER}));
     }
     variables.insert("ORIGINS".to_owned(), origins);
 }
 
 fn add_routes(variables: &mut Variables) {
-    let mut routes = json_value(variables, "ROUTES").unwrap_or_else(|| json!([anonymous_limit(variables)]));
+    let Some(mut routes) = json_value(variables, "ROUTES") else {
+        return;
+    };
     let forwards = value(variables, "UNMATCHED").is_none_or(|unmatched| unmatched == "forward");
     if forwards && let Value::Array(list) = &mut routes {
         let matches_all = |route: &Value| route["path"] == "/*" && route.get("methods").is_none();
@@ -50,21 +48,10 @@ fn add_routes(variables: &mut Variables) {
     }
     for route in routes.as_array_mut().into_iter().flatten() {
         if let Value::Object(members) = route {
-            members.entry("origin").or_insert_with(|| json!(ORIGIN));
+            members.entry("origin").or_insert_with(|| json!(HANDLER_ORIGIN));
         }
     }
     variables.insert("ROUTES".to_owned(), routes);
-}
-
-/// The route of a Worker without ROUTES.
-fn anonymous_limit(variables: &Variables) -> Value {
-    let limits = Config::submissions(variables);
-    let window = format!("{}s", limits.window_ms / 1000);
-    json!({
-        "path": "/*",
-        "limits": [{"by": "address", "limit": limits.address, "window": window}],
-        "pass": ["authorization", "cookie"],
-    })
 }
 
 /// The value of a setting, if it is set.
@@ -82,8 +69,9 @@ fn json_value(variables: &Variables, name: &str) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Config, Unmatched};
     use crate::origin::Origin;
-    use weir_policy::route::{Found, Route};
+    use weir_policy::route::{Found, Route, RouteClass};
 
     fn read(set: &[(&str, Value)]) -> Config {
         Config::read(&completed(set)).unwrap()
@@ -124,13 +112,12 @@ mod tests {
             ),
         ] {
             let config = read(&set);
-            let route = route(&config, "GET", "/hello");
-            let [group] = &route.limits[..] else {
-                panic!("{route:?}");
+            let Unmatched::Forward(route) = &config.unmatched else {
+                panic!("{config:?}");
             };
-            let [limits] = &group.limits[..] else {
-                panic!("{group:?}");
-            };
+            assert!(matches!(config.routes.find("GET", "/hello"), Found::None));
+            assert_eq!(route.class, RouteClass::Limited);
+            let limits = config.submissions;
             assert_eq!((limits.address, limits.window_ms), (limit, window_ms));
             assert!(goes_to_the_handler(&config, route) && route.passes_authorization && route.passes_cookie);
         }
@@ -171,6 +158,7 @@ mod tests {
             ("ANON_LIMIT", json!("ten")),
             ("ORIGIN_URL", json!("https://origin.example.com")),
             ("EDGE_SECRET", json!("short")),
+            ("LIMITED_ROUTES", json!("POST /api/x")),
         ] {
             let error = Config::read(&completed(&[(name, value.clone())])).unwrap_err();
             assert!(

@@ -90,6 +90,9 @@ const COMMON: [&str; 21] = [
 /// The binding of the Worker's own handler. `own.mjs` adds it to the bindings of a request.
 pub(crate) const HANDLER: &str = "WEIR_NEXT";
 
+/// The name of the handler among the origins.
+pub(crate) const HANDLER_ORIGIN: &str = "next";
+
 /// The number of an edge of a Worker with several. `weir.mjs` adds it to the bindings of all but the first.
 pub(crate) const EDGE: &str = "WEIR_EDGE";
 

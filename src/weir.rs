@@ -78,8 +78,8 @@ impl Weir {
     /// The handler gets the request without headers that name an identity or an address, such as `X-Forwarded-For`. The
     /// caller is its second argument. `ORIGIN_URL` must not be set.
     ///
-    /// Without `ROUTES`, all anonymous requests share the limit `ANON_LIMIT` per address and window. Users have none. With
-    /// `ROUTES`, each route has its own limits, and requests that match no route are not limited.
+    /// Without `ROUTES`, all anonymous requests share the limit `ANON_LIMIT` per address and window. Users have one if
+    /// `USER_LIMIT` is set. With `ROUTES`, each route has its own limits, and requests that match no route are not limited.
     ///
     /// An error of the handler gets a 500 and is logged as `handler_failed`. Invalid settings also get a 500, and all of
     /// their errors are logged.

@@ -155,7 +155,7 @@ impl Route {
 }
 
 /// Routes in order. The first one that matches a request applies.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes(Vec<Route>);
 
 /// The result of [`Routes::find`].

@@ -3,11 +3,13 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, test } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
+import { freshSecrets, tokenFor } from "../harness/identity.ts";
 import { buildPackage, checkTypes, from, startProject } from "./package.ts";
 
 // Workers with the package weir-edge and their own handler, in workerd.
 
 const edge = await buildPackage();
+const secrets = freshSecrets();
 
 test("errors of the handler get 500, and the log has their messages", async () => {
   const worker = await startProject(
@@ -153,6 +155,34 @@ test("a counting object of an edge that does not exist reports the cause", async
     };`,
   );
   assert.match(await (await fetch(url)).text(), /any-0@1 .* call it when the module is loaded/);
+});
+
+test("the limits of users and prefixes apply, and no path is reserved", async () => {
+  const { url } = await startProject(
+    { after },
+    edge,
+    "limits",
+    `import { AddressCounter, createWeir } from "weir-edge";
+    export { AddressCounter };
+    const weir = createWeir({ userLimit: 2, userWindow: 3600, anonLimit: 3, anonPrefixLimit: 4, anonWindow: 3600 });
+    export default {
+      fetch: (request: Request, env: object, ctx: unknown) => weir.handle(request, env, ctx, () => new Response("ok")),
+    };`,
+    { bindings: { JWT_SECRET: secrets.jwt } },
+  );
+  const statuses = async (init: RequestInit, paths: string[]) => {
+    const found = [];
+    for (const path of paths) found.push((await fetch(url + path, init)).status);
+    return found;
+  };
+  const authorization = `Bearer ${await tokenFor(secrets.jwt, "anne")}`;
+  assert.deepEqual(
+    await statuses(from("203.0.113.1", { authorization }), ["/a", "/b", "/c", "/d"]),
+    [200, 200, 429, 429],
+  );
+  const reserved = ["/api/dev/tools", "/api/edge/nodes", "/c", "/d"];
+  assert.deepEqual(await statuses(from("2001:db8:1:1::1"), reserved), [200, 200, 200, 429]);
+  assert.deepEqual(await statuses(from("2001:db8:1:2::1"), ["/a", "/b"]), [200, 429], "of the /48");
 });
 
 test("unknown options are errors that list all of them", async () => {
