@@ -141,6 +141,8 @@ export function forward(env, service, url, request, filter, changes, maxBytes, u
   // Cloudflare's data on the client. Only a service reads it: in requests over the network, `cf` has options.
   if (service !== undefined) init.cf = request.cf;
   if (method === "GET" || method === "HEAD") {
+    if (service === undefined && !hasCacheOption)
+      return Promise.reject(new Error("the compatibility_date of the Worker is too old; expected 2024-11-11 or later"));
     // Clients may send a body without a meaning (RFC 9110, 9.3.1). Even an empty one would make `fetch` fail. Without
     // no-store, a cache rule of the origin's zone might serve one caller's answer to another caller. Answers to other
     // methods are never cached, and setting it takes the runtime time.
@@ -183,6 +185,9 @@ function upload(send, url, init, request, header, maxBytes, uploadMs, originMs) 
   // An origin may answer before it has read the body.
   return Promise.race([answer, sent]).then(() => withTimeout(answer, originMs));
 }
+
+/** Whether `fetch` knows the option `cache`. Without it, the runtime's error would look like an unreachable origin. */
+const hasCacheOption = globalThis.Cloudflare?.compatibilityFlags?.cache_option_enabled !== false;
 
 /** The longest chunk of a body, in bytes. */
 const maxChunk = 65_536;

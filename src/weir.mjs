@@ -158,6 +158,9 @@ function numberOf(text) {
 export function createWeir(options = {}) {
   const unknown = unknownOptions(Object.keys(options).join("\n"));
   if (unknown !== undefined) throw new TypeError(`createWeir(): ${unknown}`);
+  // Without RPC, counting objects have no methods. The runtime's error would look like an outage.
+  if (globalThis.Cloudflare?.compatibilityFlags?.rpc === false)
+    throw new Error("createWeir(): the compatibility_date of the Worker is too old; expected 2024-04-03 or later");
   const chosen = Object.fromEntries(Object.entries(options).map(([name, value]) => [variableName(name), value]));
   const number = numberOf(JSON.stringify(Object.entries(chosen).sort()));
   // The first edge has no number, so its counts continue when its options change.

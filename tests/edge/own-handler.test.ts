@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { after, test } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
 import { freshSecrets, tokenFor } from "../harness/identity.ts";
+import { startOrigin } from "./origin.ts";
 import { buildPackage, checkTypes, from, startProject } from "./package.ts";
 
 // Workers with the package weir-edge and their own handler, in workerd.
@@ -183,6 +184,48 @@ test("the limits of users and prefixes apply, and no path is reserved", async ()
   const reserved = ["/api/dev/tools", "/api/edge/nodes", "/c", "/d"];
   assert.deepEqual(await statuses(from("2001:db8:1:1::1"), reserved), [200, 200, 200, 429]);
   assert.deepEqual(await statuses(from("2001:db8:1:2::1"), ["/a", "/b"]), [200, 429], "of the /48");
+});
+
+test("a compatibility date that is too old is named in the error", async () => {
+  const source = `import { AddressCounter, createWeir } from "weir-edge";
+    export { AddressCounter };
+    const created = (() => {
+      try {
+        return createWeir();
+      } catch (error) {
+        return String(error);
+      }
+    })();
+    export default {
+      fetch: (request: Request, env: object, ctx: unknown) => typeof created === "string"
+        ? new Response(created)
+        : created.handle(request, env, ctx, () => new Response("ok")),
+    };`;
+  for (const [date, text] of [
+    [
+      "2024-04-02",
+      "Error: createWeir(): the compatibility_date of the Worker is too old; expected 2024-04-03 or later",
+    ],
+    ["2024-04-03", "ok"],
+  ] as const) {
+    const { url } = await startProject({ after }, edge, `own-${date}`, source, { compatibilityDate: date });
+    assert.equal(await (await fetch(url, from("203.0.113.1"))).text(), text);
+  }
+  const forwarding = `import { AddressCounter, createWeir } from "weir-edge";
+    export { AddressCounter };
+    const weir = createWeir();
+    export default { fetch: (request: Request, env: object, ctx: unknown) => weir.handle(request, env, ctx) };`;
+  const origin = await startOrigin({ after });
+  const bindings = { ORIGIN_URL: origin.url, JWT_SECRET: secrets.jwt, EDGE_SECRET: origin.secrets.edge };
+  for (const [date, status] of [
+    ["2024-11-10", 502],
+    ["2024-11-11", 200],
+  ] as const) {
+    const changes = { compatibilityDate: date, bindings };
+    const worker = await startProject({ after }, edge, `forwarding-${date}`, forwarding, changes);
+    assert.equal((await fetch(`${worker.url}/api/jobs/1`, from("203.0.113.1"))).status, status, date);
+    if (status === 502) await worker.logged("compatibility_date of the Worker is too old; expected 2024-11-11");
+  }
 });
 
 test("unknown options are errors that list all of them", async () => {
