@@ -1,5 +1,6 @@
 import { randomBytes, randomUUID } from "node:crypto";
 import { join } from "node:path";
+import { aptInstall, hasSystemd } from "./lib/apt.ts";
 import { requireCargo } from "./lib/cargo.ts";
 import { runCargoTests } from "./lib/cargo-tests.ts";
 import { chromium } from "./lib/chromium.ts";
@@ -13,6 +14,7 @@ import { options } from "./lib/options.ts";
 import { makeStateFolder } from "./lib/paths.ts";
 import { anyFree } from "./lib/ports.ts";
 import { startPostgres } from "./lib/postgres.ts";
+import { attempt } from "./lib/process.ts";
 import { say, step } from "./lib/progress.ts";
 import { marked, markRun, nameOf } from "./lib/run-file.ts";
 import { describeSelection, folderOf, kinds, select } from "./lib/selection.ts";
@@ -52,6 +54,11 @@ await runMain(async () => {
   const env: NodeJS.ProcessEnv = { ...process.env, WEIR_TEST_FOLDER: folder, TMPDIR: folder };
   // Before any build, so that a missing browser is reported immediately.
   if (uses("browser")) env.WEIR_TEST_CHROMIUM = await chromium();
+  // Without these, their tests are skipped.
+  if (selection.cargo.length > 0 && !hasSystemd() && (await attempt("pgbouncer", ["--version"])).code !== 0)
+    await aptInstall("installing PgBouncer for its tests by apt", ["pgbouncer"]);
+  if (uses("chaos") && !(await import("../tests/chaos/clock.ts")).canShowClocks())
+    await aptInstall("installing libfaketime for the tests of clocks by apt", ["libfaketime"]);
   if (uses("scripts", "whole", "browser", "chaos")) env.WEIR_TEST_BINARY = await buildNative();
   if (uses("scripts", "whole", "browser", "edge")) await buildEdge();
   if (selection.cargo.length > 0 || uses("scripts", "whole", "browser"))

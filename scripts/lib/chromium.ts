@@ -1,10 +1,8 @@
 import { existsSync } from "node:fs";
 import { homedir } from "node:os";
 import { delimiter, join } from "node:path";
-import { aptUpdate, hasApt, isRoot } from "./apt.ts";
+import { aptInstall } from "./apt.ts";
 import { Failure } from "./failure.ts";
-import { attempt } from "./process.ts";
-import { step } from "./progress.ts";
 
 const names = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge"];
 const otherPaths = [
@@ -22,21 +20,7 @@ export async function chromium(): Promise<string> {
   }
   const found = find();
   if (found) return found;
-  if (isRoot() && (await hasApt())) {
-    await step("installing Chromium for the browser tests by apt", async (pulse) => {
-      const install = () =>
-        attempt("apt-get", ["install", "-y", "--no-install-recommends", "chromium"], {
-          pulse,
-          log: "chromium",
-          env: { ...process.env, DEBIAN_FRONTEND: "noninteractive" },
-        });
-      // The package lists may be missing or out of date.
-      if ((await install()).code !== 0) {
-        await aptUpdate(pulse);
-        await install();
-      }
-    });
-  }
+  await aptInstall("installing Chromium for the browser tests by apt", ["chromium"]);
   const installed = find();
   if (installed) return installed;
   throw new Failure(
