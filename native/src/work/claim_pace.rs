@@ -15,8 +15,9 @@ use weir_policy::lane::Lane;
 /// when jobs are short.
 pub const FETCH_COOLDOWN: Duration = Duration::from_millis(1);
 
-/// The maximum, including when claims take longer. It is shorter than River's poll interval.
-const MAX_COOLDOWN: Duration = Duration::from_millis(512);
+/// The maximum, including when claims take longer. A claim brings at most some jobs per worker. With twice this pause, ten
+/// workers could not keep up with 200 jobs per second.
+const MAX_COOLDOWN: Duration = Duration::from_millis(256);
 
 /// A claim that costs less is not worth avoiding.
 const CHEAP_CLAIM: Duration = Duration::from_millis(5);
