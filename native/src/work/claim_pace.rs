@@ -15,8 +15,8 @@ use weir_policy::lane::Lane;
 /// when jobs are short.
 pub const FETCH_COOLDOWN: Duration = Duration::from_millis(1);
 
-/// The maximum, including when claims take longer. A claim brings at most some jobs per worker. With twice this pause, ten
-/// workers could not keep up with 200 jobs per second.
+/// The maximum, including when claims take longer. A claim brings at most a few jobs per worker, so longer pauses would
+/// limit what small pools can do.
 const MAX_COOLDOWN: Duration = Duration::from_millis(256);
 
 /// A claim that costs less is not worth avoiding.
