@@ -27,7 +27,7 @@ use crate::context::RequestContext;
 use crate::events::Event;
 use crate::panics;
 use crate::rate_limit_fields::{NamedPolicy, PolicyStatus};
-use crate::shard::{Shard, own_edge, shard};
+use crate::shard::{Shard, of_edge, shard};
 use crate::timeout::{WaitError, with_timeout};
 
 /// A denial by the native limiter is remembered for this long, in milliseconds. It is the shortest period of a native
@@ -74,11 +74,6 @@ impl IsolateCount {
         });
         counters.borrow_mut().take(key, None, clock::now_ms())
     }
-}
-
-/// A key that differs between edges.
-fn of_edge(key: &str, edge: Option<u32>) -> String {
-    edge.map_or_else(|| key.to_owned(), |number| format!("{key}@{number}"))
 }
 
 /// The decision on a request.
@@ -334,8 +329,8 @@ async fn ask_counter(
         .and_then(|location| location.longitude())
         .and_then(|degrees| degrees.parse().ok());
     let config = context.config;
-    let shard = shard(key, group, config.shards, continent.as_deref(), longitude);
-    let shard = own_edge(shard, config.edge);
+    let mut shard = shard(key, group, config.shards, continent.as_deref(), longitude);
+    shard.name = of_edge(&shard.name, config.edge);
     if !breaker(&shard.name, |breaker| breaker.may_ask(clock::now_ms())) {
         return Err(WaitError::Failed("skipped after failures in a row".into()));
     }

@@ -27,15 +27,9 @@ pub(crate) fn group(name: Option<&str>) -> Option<u64> {
     u64::from_str_radix(id, 16).ok()
 }
 
-/// The object that counts the same for one of a Worker's edges. `edgeOf` in `weir.mjs` reads the number.
-pub(crate) fn own_edge(shard: Shard, edge: Option<u32>) -> Shard {
-    match edge {
-        Some(number) => Shard {
-            name: format!("{}@{number}", shard.name),
-            ..shard
-        },
-        None => shard,
-    }
+/// A name that differs between a Worker's edges. `edgeOf` in `weir.mjs` reads the number.
+pub(crate) fn of_edge(name: &str, edge: Option<u32>) -> String {
+    edge.map_or_else(|| name.to_owned(), |number| format!("{name}@{number}"))
 }
 
 /// The name of the object that counts a key of the Worker's own code. `limit()` in `weir.mjs` creates names of the same
@@ -139,14 +133,14 @@ mod tests {
             (group(Some(&own.name)), counts_users(Some(&own.name))),
             (Some(0x2a), true)
         );
-        let numbered = own_edge(own, Some(5));
-        assert_eq!(numbered.name, "user-0:000000000000002a@5");
+        let numbered = of_edge(&own.name, Some(5));
+        assert_eq!(numbered, "user-0:000000000000002a@5");
         assert_eq!(
-            (group(Some(&numbered.name)), counts_users(Some(&numbered.name))),
+            (group(Some(&numbered)), counts_users(Some(&numbered))),
             (Some(0x2a), true)
         );
-        let other = own_edge(shard(ANNE, None, 1, None, None), None);
-        assert_eq!((group(Some(&other.name)), group(None)), (None, None));
+        let other = of_edge(&shard(ANNE, None, 1, None, None).name, None);
+        assert_eq!((group(Some(&other)), group(None)), (None, None));
     }
 
     #[test]
