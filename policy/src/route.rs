@@ -375,13 +375,12 @@ impl<'a> Members<'a> {
         };
         let max_body_bytes = match self.members.get("max_body_bytes") {
             None => None,
-            Some(number) => match number.as_u64().map(u32::try_from) {
-                Some(Ok(bytes @ 1..)) => Some(bytes),
-                _ => self.wrong(
+            Some(number) => whole_number(number, u32::MAX).or_else(|| {
+                self.wrong(
                     "max_body_bytes",
                     &format!("a whole number from 1 to {}", u32::MAX),
-                ),
-            },
+                )
+            }),
         };
         let limits = self.limits();
         let class = match (class, limits.is_empty()) {
@@ -475,11 +474,8 @@ impl<'a> Members<'a> {
                     "`address`, `any_address`, `user` or {\"claim\": NAME}",
                 )
             });
-            let limit = json
-                .get("limit")
-                .and_then(Value::as_u64)
-                .and_then(|limit| u32::try_from(limit).ok());
-            let limit = limit.filter(|limit| (1..=MAX_LIMIT).contains(limit)).or_else(|| {
+            let limit = json.get("limit").and_then(|limit| whole_number(limit, MAX_LIMIT));
+            let limit = limit.or_else(|| {
                 self.wrong(
                     &format!("{at}.limit"),
                     &format!("a whole number from 1 to {MAX_LIMIT}"),
@@ -528,6 +524,12 @@ impl<'a> Members<'a> {
             self.wrong(name, &expected).unwrap_or_default()
         })
     }
+}
+
+/// A whole number from 1 to `max`.
+fn whole_number(value: &Value, max: u32) -> Option<u32> {
+    let number = u32::try_from(value.as_u64()?).ok()?;
+    (1..=max).contains(&number).then_some(number)
 }
 
 /// The length of a window in milliseconds: a whole number with a unit, up to [`MAX_WINDOW_MS`].
