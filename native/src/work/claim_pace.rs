@@ -25,8 +25,8 @@ const CHEAP_CLAIM: Duration = Duration::from_millis(5);
 /// Time allowed per job that a claim finds.
 const PER_JOB: Duration = Duration::from_micros(200);
 
-/// While claims are slow, a lane spends at most about one part in this many of its time on them. Users
-/// wait for the jobs of the priority lane. The jobs of the scheduled lane can wait.
+/// While claims are slow, a lane spends about one part in this many of its time on them, unless that needs longer pauses
+/// than [`MAX_COOLDOWN`]. Users wait for the jobs of the priority lane. The jobs of the scheduled lane can wait.
 const fn share(lane: Lane) -> u32 {
     match lane {
         Lane::Priority => 2,
