@@ -96,8 +96,8 @@ pub(crate) const HANDLER_ORIGIN: &str = "next";
 /// The number of an edge of a Worker with several. `weir.mjs` adds it to the bindings of all but the first.
 pub(crate) const EDGE: &str = "WEIR_EDGE";
 
-/// The message about options of `createWeir()` that are no settings, if there are any. `names` has one name per line: that of a
-/// setting, or the same in camel case.
+/// The message about options of `createWeir()` that are no settings, if there are any. `names` has one name per line: that
+/// of a setting, or the same in camel case.
 #[allow(unreachable_pub, reason = "wasm-bindgen exports only public functions")]
 #[wasm_bindgen(js_name = unknownOptions)]
 pub fn unknown_options(names: &str) -> Option<String> {

@@ -278,18 +278,17 @@ impl Database {
     /// When the database cannot be reached, or [`DatabaseError::NoSession`].
     pub async fn shares_sessions(&self) -> Result<bool, DatabaseError> {
         let (one, other) = tokio::try_join!(self.connect_with_defaults(), self.connect_with_defaults())?;
-        let session_id = |client, first| self.session_id(client, first);
         // A pooler may use its sessions in turns.
-        if session_id(&one, "").await? != session_id(&one, "").await? {
+        if self.session_id(&one, "").await? != self.session_id(&one, "").await? {
             return Ok(true);
         }
         // Looks for two connections in the same session, or for one in two sessions. The pooler serves other clients at
         // the same time, so a single check may miss it.
         for _ in 0..12 {
-            let before = session_id(&one, "").await?;
+            let before = self.session_id(&one, "").await?;
             // In this order, because the second question waits if the pool has a single session.
-            let is_shared =
-                session_id(&other, "BEGIN; ").await? == before || session_id(&one, "").await? != before;
+            let is_shared = self.session_id(&other, "BEGIN; ").await? == before
+                || self.session_id(&one, "").await? != before;
             other.simple_query("ROLLBACK").await?;
             if is_shared {
                 return Ok(true);
