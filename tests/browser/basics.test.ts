@@ -11,7 +11,7 @@ import { canFreeze, freeze } from "../harness/processes.ts";
 import { someAddress, startStack } from "../harness/stack.ts";
 import { startOrigin } from "../harness/weir.ts";
 import { requireAccessible } from "./axe.ts";
-import { openPage, picture } from "./browser.ts";
+import { openPage, picture, untilTrue } from "./browser.ts";
 import { requireStill, watchShifts } from "./shifts.ts";
 
 const stack = await startStack({ after });
@@ -85,7 +85,7 @@ describe("the page", () => {
     await page.goto(stack.edge.url);
     // This origin has no demonstration services, so the page loads the recording, its last part.
     await page.getByRole("button", { name: "Play again" }).waitFor();
-    await page.waitForFunction("formWatch.answered !== undefined");
+    await untilTrue(page, "formWatch.answered !== undefined");
     const { answered, longest } = await page.evaluate<{ answered: number; longest: number }>("formWatch");
     // Reported but not asserted, because they depend on the machine's load.
     t.diagnostic(
@@ -101,7 +101,7 @@ describe("the page", () => {
     await page.getByRole("heading", { name: "Sample service: find tests in source files" }).waitFor();
     await page.getByText("Connecting…").waitFor();
     // The document is painted a moment after it is loaded.
-    await page.waitForFunction("performance.getEntriesByName('first-contentful-paint').length");
+    await untilTrue(page, "performance.getEntriesByName('first-contentful-paint').length");
   });
 
   it("never shows more busy workers than exist", async (t) => {
@@ -204,7 +204,7 @@ describe("the page", () => {
     await tabTo("Free");
     await page.keyboard.press("Enter");
     await page.getByText("Plan: Free").waitFor();
-    await page.waitForFunction("document.activeElement.id === 'submit-one'");
+    await untilTrue(page, "document.activeElement.id === 'submit-one'");
     await page.keyboard.press("Enter");
     const show = page.getByRole("button", { name: /^Show/ });
     await show.waitFor();

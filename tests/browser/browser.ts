@@ -4,6 +4,7 @@ import { after } from "node:test";
 import { type Browser, chromium, type Page } from "playwright-core";
 import { state } from "../../scripts/lib/paths.ts";
 import { type Lifetime, required, whenOver } from "../harness/lifetime.ts";
+import { until } from "../harness/until.ts";
 
 const screenshots = join(state, "screenshots");
 
@@ -67,6 +68,14 @@ function launch(): Promise<Browser> {
       "--force-color-profile=srgb",
     ],
   });
+}
+
+/**
+ * Waits until an expression in the page is true. Playwright's `waitForFunction` evaluates a string again inside the
+ * page, where the Content Security Policy blocks `eval`, unless the first evaluation is true.
+ */
+export async function untilTrue(page: Page, expression: string): Promise<void> {
+  await until(expression, () => page.evaluate<boolean>(`Boolean(${expression})`));
 }
 
 /** Saves a screenshot of the page under .weir/screenshots for manual inspection. */

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { describe, it } from "node:test";
 import { gzipSync } from "node:zlib";
 import { root } from "../../scripts/lib/paths.ts";
-import { openPage } from "./browser.ts";
+import { openPage, untilTrue } from "./browser.ts";
 import { servePage, site } from "./site.ts";
 
 /**
@@ -22,7 +22,7 @@ describe("a new page", () => {
     await servePage(page, async () => {});
     await page.goto(site);
     await page.getByLabel("Or use a sample").selectOption("Go");
-    await page.waitForFunction("document.getElementById('content').value !== ''");
+    await untilTrue(page, "document.getElementById('content').value !== ''");
     assert.deepEqual([...requested].filter((path) => !path.startsWith("/api/")).sort(), files);
     const texts = files.map((path) => readFileSync(join(root, "dist", path === "/" ? "index.html" : path)));
     for (const path of files.slice(1)) assert.ok(texts[0]?.includes(`"${path}"`), `index.html names ${path}`);

@@ -300,7 +300,9 @@ describe("the flood's sentence", () => {
     demonstration.finish([...demonstration.weir, ...demonstration.shared]);
     await page.getByText("All 105 jobs are done.").waitFor();
     assert.ok(await note.isVisible(), "the numbers include the time of other jobs");
-    for (const stage of ["#weir-stage", "#shared-stage"]) assert.equal(await othersIn(page, stage), 0);
+    // Each picture is drawn in a frame of its own, possibly after the sentence.
+    for (const stage of ["#weir-stage", "#shared-stage"])
+      await until("no job of others", async () => (await othersIn(page, stage)) === 0);
     demonstration.shared.length = 0;
     await page.getByRole("button", { name: "Flood again" }).click();
     await page.getByText(/Now join with one\.$/).waitFor();
