@@ -29,15 +29,17 @@ class Demonstration {
   others = 0;
   /** The number of events of the lanes. */
   events = 0;
+  /** If set, this event is sent again and again. */
+  lastEvent = "";
   #users = 0;
 
   /** The lanes with all unfinished jobs, as the server counts them. A job of each user has its slot. */
-  #lanes(): string {
+  lanes(): string {
     const unfinished = (jobs: FakeJob[]): FakeJob[] => jobs.filter(({ status }) => status === "queued");
     const service = (queued: number) => ({ parked: 0, priority: lane, default: { ...lane, queued }, scheduled: lane });
     const inSlots = new Set(unfinished(this.weir).map(({ user }) => user)).size;
     const services = { demo: service(inSlots), demo_shared: service(unfinished(this.shared).length + this.others) };
-    return `retry: 300\nevent: lanes\ndata: ${JSON.stringify({ oldest_wait_ms: 0, parked: 0, services })}\n\n`;
+    return `retry: 300\nevent: lanes\ndata: ${JSON.stringify({ at: time(), oldest_wait_ms: 0, parked: 0, services })}\n\n`;
   }
 
   readonly answer = async (route: Route, path: string): Promise<void> => {
@@ -46,7 +48,7 @@ class Demonstration {
       return route.fulfill({ json: { info: {}, paths: { "/api/dev/shared-queue": {} } } });
     if (path === "/api/lanes/events") {
       this.events++;
-      return route.fulfill({ contentType: "text/event-stream", body: this.#lanes() });
+      return route.fulfill({ contentType: "text/event-stream", body: this.lastEvent || this.lanes() });
     }
     if (path === "/api/dev/token") return route.fulfill({ json: { token: String(this.#users++) } });
     const user = Number(request.headers().authorization?.slice("Bearer ".length));
@@ -300,7 +302,7 @@ describe("the flood's sentence", () => {
     demonstration.finish([...demonstration.weir, ...demonstration.shared]);
     await page.getByText("All 105 jobs are done.").waitFor();
     assert.ok(await note.isVisible(), "the numbers include the time of other jobs");
-    // Each picture is drawn in a frame of its own, possibly after the sentence.
+    // The sentence may change before both pictures are drawn.
     for (const stage of ["#weir-stage", "#shared-stage"])
       await until("no job of others", async () => (await othersIn(page, stage)) === 0);
     demonstration.shared.length = 0;
@@ -310,6 +312,22 @@ describe("the flood's sentence", () => {
     demonstration.finish([...demonstration.weir, ...demonstration.shared]);
     await page.getByText("All 104 jobs are done.").waitFor();
     assert.equal(await note.textContent(), "");
+  });
+
+  it("does not count own jobs as others' when the lanes are late", async (t) => {
+    const { page, demonstration } = await open(t);
+    await page.getByRole("button", { name: "Flood it" }).click();
+    await page.getByText(/Now join with one\.$/).waitFor();
+    demonstration.lastEvent = demonstration.lanes();
+    demonstration.finish(demonstration.weir.slice(1));
+    demonstration.finish(demonstration.shared.slice(1));
+    await page.locator("#shared-stage .done-count").getByText("103 of 104").waitFor();
+    await page.waitForTimeout(4000);
+    const before = demonstration.events;
+    await until("three events of the lanes", () => demonstration.events >= before + 3);
+    assert.equal(await page.locator("#crowded").textContent(), "");
+    demonstration.finish([...demonstration.weir, ...demonstration.shared]);
+    await page.getByText("All 104 jobs are done.").waitFor();
   });
 
   it("changes its language together with the numbers", async (t) => {

@@ -6,8 +6,8 @@ import { onLanguage, t } from "./text.ts";
 
 /** Whether other jobs, such as another visitor's, share the workers of the demonstration. */
 
-/** The lanes may be this many milliseconds older than the pictures. */
-const oldest = 3000;
+/** A job may be counted as unfinished until so many milliseconds after its end: its transaction commits later. */
+const commitTime = 3000;
 
 const explanation = element("why-later", HTMLElement);
 const note = element("crowded", HTMLElement);
@@ -28,10 +28,11 @@ export function showSharedNotice(now: boolean): void {
 }
 
 /** Whether the lanes contain more jobs than the scenes. Parked jobs wait for no worker. */
-export function hasOthers(lanes: Lanes, weir: Scene, shared: Scene, at: number): boolean {
+export function hasOthers(lanes: Lanes, weir: Scene, shared: Scene): boolean {
+  const since = Date.parse(lanes.at) - commitTime;
   const own = (scene: Scene, user?: number): number =>
     scene.jobs.filter(
-      (job) => (user === undefined || job.user === user) && (job.finished === undefined || job.finished > at - oldest),
+      (job) => (user === undefined || job.user === user) && (job.finished === undefined || job.finished > since),
     ).length;
   const atWorkers = (service: string): number => {
     const lane = lanes.services[service]?.default;

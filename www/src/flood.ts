@@ -68,7 +68,7 @@ start.addEventListener("click", () => void begin().catch((error) => showProblem(
 join.addEventListener("click", () => void newcomer().catch((error) => showProblem(error, join)));
 onLanes((now) => {
   if (!run || run.submitting || run.joining || run.isOver) return;
-  if (!hasOthers(now, run.weir, run.shared, run.moment())) return;
+  if (!hasOthers(now, run.weir, run.shared)) return;
   showSharedNotice(true);
   drawAgain();
 });

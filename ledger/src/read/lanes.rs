@@ -1,5 +1,7 @@
 //! Queues, workers and slots.
 
+use jiff::Timestamp;
+
 use super::{rows, statements};
 use crate::meter::Meter;
 use crate::processes::DEAD_AFTER;
@@ -65,6 +67,9 @@ rows! {
 }
 
 statements! {
+    /// Now, by the database's clock.
+    pub fn clock() -> Timestamp = "SELECT clock_timestamp()";
+
     /// The unparked jobs by queue.
     pub fn jobs() -> Vec<LaneJobs> = include_str!("sql/lane_jobs.sql");
 

@@ -144,6 +144,7 @@ macro_rules! statements {
 row!(bool, row => row.get(0));
 row!(i64, row => row.get(0));
 row!(String, row => row.get(0));
+row!(jiff::Timestamp, row => row.get(0));
 row!(uuid::Uuid, row => row.get(0));
 
 use {row, rows, statements};

@@ -8,8 +8,6 @@ use crate::control::DELIVERY_KIND;
 rows! {
     /// The leader, the process that runs maintenance, and the last failover.
     pub struct Leaders {
-        /// Now, by the database's clock.
-        pub at: Timestamp,
         /// The id of the River client that leads.
         pub leader_id: Option<String>,
         /// When it was elected.

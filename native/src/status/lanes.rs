@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 use weir_policy::lane::Lane;
@@ -13,6 +14,8 @@ use weir_ledger::read::lanes as read;
 /// The live view. It contains no user data.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct Lanes {
+    /// When the jobs were counted, by the database's clock.
+    pub at: Timestamp,
     /// The services by name.
     pub services: BTreeMap<String, ServiceLanes>,
     /// Jobs that wait for one of their holder's slots.
@@ -97,14 +100,18 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
             read::shared_slots(client, &shared_meters).await
         }
     };
-    let (jobs, slots, shared, workers, paused) = tokio::try_join!(
+    let (at, jobs, slots, shared, workers, paused) = tokio::try_join!(
+        read::clock(client),
         read::jobs(client),
         read::slots(client),
         shared,
         read::workers(client),
         read::paused(client),
     )?;
-    let mut lanes = Lanes::default();
+    let mut lanes = Lanes {
+        at,
+        ..Lanes::default()
+    };
     let mut lanes_by_queue = BTreeMap::new();
     for service in services {
         lanes

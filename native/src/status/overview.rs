@@ -20,8 +20,6 @@ pub struct Overview {
     /// The lanes.
     #[serde(flatten)]
     pub lanes: Lanes,
-    /// When the database was queried, by its clock.
-    pub at: Timestamp,
     /// River's leader; null when there is none.
     pub leader: Option<Leader>,
     /// The process that runs Weir's maintenance, or null.
@@ -123,7 +121,6 @@ pub async fn overview(client: &Client, services: &[Service]) -> Result<Overview,
     let failover = leaders.timeline.zip(leaders.seen_at);
     Ok(Overview {
         lanes,
-        at: leaders.at,
         leader: leader.map(|(id, elected_at)| Leader {
             id,
             foreign,

@@ -38,7 +38,7 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
          finished     {} in the last minute, {} a second\n\
          failed       {} in the last minute, {} waiting to retry\n\
          slots        {} in use, {waiting}\n",
-        status.at.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        status.lanes.at.strftime("%Y-%m-%d %H:%M:%S UTC"),
         leader(status, leads_river),
         maintenance(status),
         number(minute.finished()),
@@ -93,7 +93,7 @@ fn maintenance(status: &Overview) -> String {
 }
 
 fn for_how_long(status: &Overview, since: Timestamp) -> String {
-    let led = status.at.duration_since(since).as_millis();
+    let led = status.lanes.at.duration_since(since).as_millis();
     format!(", for {}", duration(i64::try_from(led).unwrap_or(i64::MAX)))
 }
 
@@ -269,13 +269,13 @@ mod tests {
         ];
         Overview {
             lanes: Lanes {
+                at,
                 services: BTreeMap::from([(name.to_owned(), service)]),
                 parked: big.max(1234),
                 slots_in_use: big.max(15),
                 oldest_wait_ms: 61_500,
                 oldest_turn_ms: big.max(192_000),
             },
-            at,
             leader: Some(Leader {
                 id: format!("weir_{}", name.repeat(3)),
                 foreign: big > 0,

@@ -1,11 +1,9 @@
--- One row with four facts:
+-- One row with three facts:
 --
--- - the database's clock, which measures all waits
 -- - River's leader, which renews its row every few seconds
 -- - the process that runs maintenance
 -- - the timeline after the last failover or restore
-SELECT clock_timestamp() AS at,
-       l.leader_id,
+SELECT l.leader_id,
        l.elected_at,
        d.process,
        d.since,

@@ -34,7 +34,7 @@ pub(super) async fn show(
         .await?;
     let body = html! {
         p.soft {
-            "As of " (page::time(status.at)) ". "
+            "As of " (page::time(status.lanes.at)) ". "
             @if refreshes {
                 "Refreshes every " (REFRESH) " s; " a href="/console?refresh=off" { "stop" } "."
             } @else {
