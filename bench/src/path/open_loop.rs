@@ -1,5 +1,6 @@
 //! Submissions at a fixed rate, by many users, one of whom submits a fifth of the jobs.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,14 +43,15 @@ pub(super) async fn starts(client: &Client, first: i64) -> Result<[f64; 2], Benc
 pub(super) struct OpenLoop {
     target: Arc<Target>,
     users: Arc<Vec<User>>,
-    connections: Arc<Mutex<Vec<Connection>>>,
+    /// The one that has been unused for longest comes first, because the server closes idle connections.
+    connections: Arc<Mutex<VecDeque<Connection>>>,
 }
 
 impl OpenLoop {
     pub(super) async fn open(target: &Arc<Target>, users: &Arc<Vec<User>>) -> Result<Self, BenchError> {
-        let mut connections = Vec::new();
+        let mut connections = VecDeque::new();
         for _ in 0..CONNECTIONS {
-            connections.push(Connection::open(target.address).await?);
+            connections.push_back(Connection::open(target.address).await?);
         }
         Ok(Self {
             target: Arc::clone(target),
@@ -69,7 +71,7 @@ impl OpenLoop {
             let request = self.target.request(self.user(n))?;
             let (connections, address) = (Arc::clone(&self.connections), self.target.address);
             tasks.spawn(async move {
-                let free = connections.lock().pop();
+                let free = connections.lock().pop_front();
                 let mut connection = match free {
                     Some(connection) => connection,
                     None => Connection::open(address).await?,
@@ -79,7 +81,7 @@ impl OpenLoop {
                     let what = format!("a submission was answered with {status}");
                     return Err(std::io::Error::other(what));
                 }
-                connections.lock().push(connection);
+                connections.lock().push_back(connection);
                 Ok(due.elapsed())
             });
         }
