@@ -271,8 +271,9 @@ async fn lock_and_plan(
     )
     .map_err(|error| Failure::of(error, Phase::Open))?;
     let locked: BTreeMap<Key, LockedHolder> = locked.iter().map(locked_holder).collect();
-    let mut completed_ids = HashSet::<i64>::new();
+    let mut request_ids = HashMap::<i64, Option<String>>::new();
     let mut released: Vec<Released> = released.iter().map(released_before).collect();
+    let ended_elsewhere = released.len();
     let used: HashMap<i64, Option<i64>> = group
         .iter()
         .filter_map(|one| Some((one.job_id, one.success.as_ref()?.used)))
@@ -287,9 +288,12 @@ async fn lock_and_plan(
                 ..released_row(row, holder)
             }),
             None => {
-                completed_ids.insert(job_id);
+                request_ids.insert(job_id, row.get("request_id"));
             }
         }
+    }
+    for one in &mut released[ended_elsewhere..] {
+        one.request_id = request_ids.get(&one.job_id).cloned().flatten();
     }
     let not_locked: HashMap<i64, Uuid> = released
         .iter()
@@ -308,7 +312,7 @@ async fn lock_and_plan(
     Ok(Planned {
         locked,
         released,
-        completed: completed_ids,
+        completed: request_ids.into_keys().collect(),
         changes,
     })
 }

@@ -67,12 +67,20 @@ async fn statements_of_the_hot_paths_do_not_scan_tables() {
         statement.to_owned(),
     ));
     let (mut checked, mut wrong) = (0, Vec::<String>::new());
-    // Statistics as they are before the first ANALYZE, and as they are from a time when all jobs waited.
-    for counted in ["", "ANALYZE"] {
+    // With one row in the statistics, a scan of the table seems as cheap as a look-up.
+    let one_row = "DELETE FROM quota_reservations WHERE job_id > (SELECT min(job_id) FROM quota_reservations); \
+                   ANALYZE quota_reservations";
+    // Statements that only some jobs need, and that such a scan slows down.
+    let for_some_jobs = ["/draw.sql", "/park_due.sql", "/release.sql"];
+    // Statistics as they are before the first ANALYZE, from a time when all jobs waited, and from one when one job did.
+    for counted in ["", "ANALYZE", one_row] {
         weir.client().await.batch_execute(counted).await.unwrap();
         for (name, statement) in &statements {
             // These are not on the hot path: they rebuild drifted counters, or read another client's backlog.
             if name.contains("/rebuild_") || name.ends_with("/park_backlog.sql") {
+                continue;
+            }
+            if counted == one_row && for_some_jobs.iter().any(|file| name.ends_with(file)) {
                 continue;
             }
             let plan = plan_of(&client, statement).await;
@@ -93,7 +101,7 @@ async fn statements_of_the_hot_paths_do_not_scan_tables() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    assert!(checked >= 50, "only {checked} statements were found");
+    assert!(checked >= 70, "only {checked} statements were found");
     weir.client()
         .await
         .batch_execute("DELETE FROM quota_reservations; DELETE FROM river_job")
