@@ -3,6 +3,7 @@
 mod connect;
 mod connection_pool;
 mod error;
+mod narrow;
 mod parameters;
 mod pooled;
 mod prepared;
@@ -16,6 +17,7 @@ pub use connect::Database;
 pub use connection_pool::{ConnectionPool, FromDatabase};
 pub use error::DatabaseError;
 pub(crate) use error::{Failure, Phase, message_of, unstorable};
+pub use narrow::{NarrowConnections, clock};
 pub use parameters::with_environment;
 pub use prepared::PreparedClient;
 pub use schemas::{MAX_RIVER_SCHEMA, Schemas};

@@ -76,6 +76,10 @@ statements! {
     /// The reasons why jobs of each of these queues wait.
     pub fn waiting(queues: &[String]) -> Vec<LaneWaiting> = include_str!("sql/lane_waiting.sql");
 
+    /// Whether a queue has an available job of these kinds (null: any) that starts before a time.
+    pub fn has_earlier(queue: &str, time: Timestamp, kinds: Option<&[String]>) -> bool =
+        include_str!("sql/has_earlier.sql");
+
     /// The workers by queue.
     pub fn workers() -> Vec<LaneWorkers> = include_str!("sql/lane_workers.sql"), [DEAD_AFTER.as_secs_f64()];
 

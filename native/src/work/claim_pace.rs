@@ -1,14 +1,12 @@
 //! Claim pace: how soon a claim may follow the previous one.
 //!
-//! A claim usually takes less than a millisecond, and the next one may follow immediately. While another session holds
-//! an old snapshot, PostgreSQL keeps the index entries of all jobs claimed since then. Each claim scans them, however
-//! few jobs it finds. Fewer claims of more jobs each then do the same work.
+//! A claim usually takes less than a millisecond, and the next one may follow immediately. When claims are slow, fewer
+//! claims of more jobs each do the same work.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use riverqueue::{BoxError, Hook, Metric};
 use weir_policy::lane::Lane;
 
 /// The shortest time between two claims of a lane. River's default of 100 ms would keep small pools idle most of the time
@@ -38,10 +36,10 @@ const fn share(lane: Lane) -> u32 {
 /// The duration of claims, without the time for the jobs that they find. It rises slowly and falls quickly, so that a
 /// busy machine alone does not raise it.
 #[derive(Clone, Copy, Debug, Default)]
-struct ClaimCost(Duration);
+pub(super) struct ClaimCost(Duration);
 
 impl ClaimCost {
-    fn took(&mut self, time: Duration, jobs: u64) {
+    pub(super) fn took(&mut self, time: Duration, jobs: usize) {
         let jobs = u32::try_from(jobs).unwrap_or(u32::MAX);
         let time = time.saturating_sub(PER_JOB.saturating_mul(jobs));
         self.0 = if time < self.0 {
@@ -51,9 +49,13 @@ impl ClaimCost {
         };
     }
 
+    pub(super) fn is_cheap(self) -> bool {
+        self.0 < CHEAP_CLAIM
+    }
+
     /// A power of two in milliseconds, so that it rarely changes.
     fn cooldown(self, lane: Lane) -> Duration {
-        if self.0 < CHEAP_CLAIM {
+        if self.is_cheap() {
             return FETCH_COOLDOWN;
         }
         let pause = (self.0 * (share(lane) - 1)).min(MAX_COOLDOWN).as_millis();
@@ -61,38 +63,19 @@ impl ClaimCost {
     }
 }
 
-/// The pace of a process's claims. A River hook reports how long each took. Cheap to clone.
+/// The pace of a process's claims. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct ClaimPace(Arc<Mutex<Measured>>);
-
-#[derive(Default)]
-struct Measured {
-    cost: ClaimCost,
-    /// The duration of the last claim; its job count arrives next. Lanes may mix these up, which is harmless.
-    time: Duration,
-}
+pub(super) struct ClaimPace(Arc<Mutex<ClaimCost>>);
 
 impl ClaimPace {
     /// How soon a claim of this lane may follow the previous one.
     pub(super) fn cooldown(&self, lane: Lane) -> Duration {
-        self.0.lock().cost.cooldown(lane)
+        self.0.lock().cooldown(lane)
     }
-}
 
-impl Hook for ClaimPace {
-    async fn metric_emit(&self, metric: Metric) -> Result<(), BoxError> {
-        let mut measured = self.0.lock();
-        match metric {
-            // River reports the duration first.
-            Metric::JobGetAvailableDuration(time) => measured.time = time,
-            Metric::JobGetAvailableCount(jobs) => {
-                let time = measured.time;
-                measured.cost.took(time, jobs);
-            }
-            _ => {}
-        }
-        drop(measured);
-        Ok(())
+    /// Records a claim that took `time` and found `jobs`.
+    pub(super) fn took(&self, time: Duration, jobs: usize) {
+        self.0.lock().took(time, jobs);
     }
 }
 
@@ -100,7 +83,7 @@ impl Hook for ClaimPace {
 mod tests {
     use super::*;
 
-    fn after(claims: u32, time: Duration, jobs: u64) -> ClaimCost {
+    fn after(claims: u32, time: Duration, jobs: usize) -> ClaimCost {
         let mut cost = ClaimCost::default();
         for _ in 0..claims {
             cost.took(time, jobs);

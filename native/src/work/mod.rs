@@ -5,6 +5,8 @@ mod attempt_holder;
 mod attempt_log;
 mod cancellation;
 mod claim_pace;
+mod claim_start;
+mod claims;
 mod clean;
 mod deliveries;
 mod elected;
@@ -27,6 +29,7 @@ mod worker;
 
 use std::time::Duration;
 
+use riverqueue::__private::ClientBuilderExt;
 use riverqueue::{Client, Event, EventKind, MaintenanceConfig, QueueConfig, Retention, RunHandle, Workers};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
@@ -37,11 +40,12 @@ use crate::config::RiverRetention;
 use crate::config::service::Service;
 use crate::context::Context;
 use weir_ledger::control::DELIVERY_KIND;
-use weir_ledger::database::DatabaseError;
+use weir_ledger::database::{DatabaseError, NarrowConnections};
 use weir_ledger::lookup::ReservationLookup;
 
 use cancellation::Cancellations;
 use claim_pace::ClaimPace;
+use claims::Claims;
 use heartbeat::Lease;
 use pool::Pools;
 use under_way::UnderWay;
@@ -107,8 +111,10 @@ impl Working {
         let works = role != Role::Lead;
         let slots: u32 = services.iter().flat_map(|service| service.pools).sum();
         let river_pool = if works {
-            let leave = || heartbeat::end("the database has failed over, perhaps without its last commits");
-            context.database.river_pool_of_worker(10.min(slots + 4), leave)?
+            let size = 10.min(slots + 4);
+            context
+                .database
+                .river_pool_of_worker(size, leave_after_failover)?
         } else {
             context.database.river_pool(4)?
         };
@@ -133,7 +139,6 @@ impl Working {
             .fetch_only_known_kinds(true)
             .maintenance(maintenance(context.settings.river_retention))
             .job_stuck_threshold(STUCK_AFTER)
-            .hook(pace)
             .work_middleware(guard::Guard::new(
                 context,
                 &lookup,
@@ -143,6 +148,11 @@ impl Working {
             ));
         let mut pools = serde_json::Map::new();
         if works {
+            builder = builder.pilot(Claims {
+                pace,
+                narrow: NarrowConnections::new(&context.database, leave_after_failover)?,
+                pool: context.pool.clone(),
+            });
             for (_, queue, size) in services.iter().flat_map(Service::queues) {
                 pools.insert(queue.clone(), size.into());
                 let room = all_pools.at_start(&queue);
@@ -225,6 +235,10 @@ impl Working {
             tracing::error!(%error, "River's client stopped unexpectedly");
         }
     }
+}
+
+fn leave_after_failover() {
+    heartbeat::end("the database has failed over, perhaps without its last commits");
 }
 
 /// River's id of this process: unique, and includes the host name.

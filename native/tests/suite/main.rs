@@ -18,6 +18,7 @@ mod batch;
 mod beside;
 mod billing_story;
 mod catalogue;
+mod claims;
 mod client_packages;
 mod clients;
 mod commands;
