@@ -271,30 +271,28 @@ async fn lock_and_plan(
     )
     .map_err(|error| Failure::of(error, Phase::Open))?;
     let locked: BTreeMap<Key, LockedHolder> = locked.iter().map(locked_holder).collect();
-    let mut request_ids = HashMap::<i64, Option<String>>::new();
     let mut released: Vec<Released> = released.iter().map(released_before).collect();
-    let ended_elsewhere = released.len();
     let used: HashMap<i64, Option<i64>> = group
         .iter()
         .filter_map(|one| Some((one.job_id, one.success.as_ref()?.used)))
         .collect();
-    for row in &completed {
+    let (with_reservation, completed): (Vec<Row>, Vec<Row>) = completed
+        .into_iter()
+        .partition(|row| row.get::<_, Option<Uuid>>("holder").is_some());
+    let request_ids: HashMap<i64, Option<String>> = completed
+        .iter()
+        .map(|row| (row.get("job_id"), row.get("request_id")))
+        .collect();
+    released.extend(with_reservation.iter().map(|row| {
         let job_id = row.get("job_id");
-        match row.get("holder") {
-            Some(holder) => released.push(Released {
-                ended: true,
-                state: Some("completed".to_owned()),
-                used: used.get(&job_id).copied().flatten(),
-                ..released_row(row, holder)
-            }),
-            None => {
-                request_ids.insert(job_id, row.get("request_id"));
-            }
+        Released {
+            ended: true,
+            state: Some("completed".to_owned()),
+            used: used.get(&job_id).copied().flatten(),
+            request_id: request_ids.get(&job_id).cloned().flatten(),
+            ..released_row(row, row.get("holder"))
         }
-    }
-    for one in &mut released[ended_elsewhere..] {
-        one.request_id = request_ids.get(&one.job_id).cloned().flatten();
-    }
+    }));
     let not_locked: HashMap<i64, Uuid> = released
         .iter()
         .filter(|one| !locked.contains_key(&one.key))
