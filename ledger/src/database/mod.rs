@@ -17,7 +17,7 @@ pub use connect::Database;
 pub use connection_pool::{ConnectionPool, FromDatabase};
 pub use error::DatabaseError;
 pub(crate) use error::{Failure, Phase, message_of, unstorable};
-pub use narrow::{NarrowConnections, clock};
+pub use narrow::NarrowConnections;
 pub use parameters::with_environment;
 pub use prepared::PreparedClient;
 pub use schemas::{MAX_RIVER_SCHEMA, Schemas};

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use sqlx::pool::PoolConnection;
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres};
+use sqlx::{PgConnection, PgPool, Postgres};
+use tokio_postgres::error::SqlState;
 
 use super::connect::Database;
 use super::error::DatabaseError;
@@ -25,11 +26,6 @@ const CREATE_VIEW: &str = "CREATE TEMPORARY VIEW river_job WITH (security_invoke
      WHERE (j.priority, j.scheduled_at, j.id) >= \
            (1::smallint, current_setting('weir.claims_from')::timestamptz, 0::bigint); \
      SELECT set_config('search_path', concat_ws(', ', 'pg_temp', nullif(current_setting('search_path'), '')), false)";
-
-/// The database's time, in microseconds since 1970.
-const MICROS: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-
-const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
 /// The time between two tries after an error.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
@@ -72,9 +68,10 @@ impl NarrowConnections {
             Err(error) => {
                 self.pause();
                 let code = error.as_database_error().and_then(|error| error.code());
-                let remedy = match code.as_deref() {
-                    Some(INSUFFICIENT_PRIVILEGE) => "; to fix this: GRANT TEMPORARY ON DATABASE … TO …",
-                    _ => "",
+                let remedy = if code.as_deref() == Some(SqlState::INSUFFICIENT_PRIVILEGE.code()) {
+                    "; to fix this: GRANT TEMPORARY ON DATABASE … TO …"
+                } else {
+                    ""
                 };
                 tracing::warn!(%error, "slow claims read all jobs that an old snapshot keeps{remedy}");
                 None
@@ -90,29 +87,15 @@ impl NarrowConnections {
 
 /// Sets which jobs the connection shows. Returns the database's time.
 async fn narrow(connection: &mut PgConnection, from: Timestamp) -> Result<Timestamp, sqlx::Error> {
-    let sql = format!(
-        "SELECT to_regclass('pg_temp.river_job') IS NOT NULL, {MICROS} FROM set_config('weir.claims_from', $1, false)"
-    );
-    let (has_view, micros): (bool, i64) = sqlx::query_as(AssertSqlSafe(sql))
-        .bind(from.to_string())
-        .fetch_one(&mut *connection)
-        .await?;
+    let (has_view, micros): (bool, i64) = sqlx::query_as(
+        "SELECT to_regclass('pg_temp.river_job') IS NOT NULL, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint \
+         FROM set_config('weir.claims_from', $1, false)",
+    )
+    .bind(from.to_string())
+    .fetch_one(&mut *connection)
+    .await?;
     if !has_view {
         sqlx::raw_sql(CREATE_VIEW).execute(connection).await?;
     }
-    timestamp(micros)
-}
-
-/// The database's time.
-///
-/// # Errors
-///
-/// When the database cannot be used.
-pub async fn clock(connection: &mut PgConnection) -> Result<Timestamp, sqlx::Error> {
-    let sql = AssertSqlSafe(format!("SELECT {MICROS}"));
-    timestamp(sqlx::query_scalar(sql).fetch_one(connection).await?)
-}
-
-fn timestamp(micros: i64) -> Result<Timestamp, sqlx::Error> {
     Timestamp::from_microsecond(micros).map_err(|error| sqlx::Error::Decode(error.into()))
 }

@@ -16,7 +16,7 @@ use riverqueue::__private::{
 };
 use riverqueue::sqlx::Postgres;
 use riverqueue::sqlx::pool::PoolConnection;
-use weir_ledger::database::{ConnectionPool, NarrowConnections, clock};
+use weir_ledger::database::{ConnectionPool, NarrowConnections};
 use weir_ledger::read;
 
 use super::claim_pace::ClaimPace;
@@ -108,14 +108,11 @@ impl QueueClaims {
         }
         let pool = database.pool().postgres();
         let pool = pool.ok_or("River's database is not PostgreSQL")?;
-        let mut connection = pool.acquire().await?;
-        match scope {
-            Scope::All => Ok((connection, Scope::All, None)),
-            Scope::SlowAll | Scope::From(_) => {
-                let now = clock(&mut connection).await?;
-                Ok((connection, Scope::SlowAll, Some(now)))
-            }
-        }
+        let (scope, now) = match scope {
+            Scope::All => (Scope::All, None),
+            Scope::SlowAll | Scope::From(_) => (Scope::SlowAll, Some(read::lanes::clock(&self.pool).await?)),
+        };
+        Ok((pool.acquire().await?, scope, now))
     }
 
     /// If it is due, looks for available jobs before the start of claims. Claims continue during the look.
