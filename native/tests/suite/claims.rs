@@ -6,8 +6,9 @@ use crate::common::gate::Gate;
 use crate::common::{GO_TESTS, Weir, Who};
 use jiff::{SignedDuration, Timestamp};
 use riverqueue::sqlx;
+use uuid::Uuid;
 use weir::work::Role;
-use weir_ledger::database::NarrowConnections;
+use weir_ledger::database::{Database, NarrowConnections};
 
 /// Entries of claimed jobs in the default lane's part of the index, enough for slow claims.
 const CLAIMED: &str = "
@@ -99,5 +100,28 @@ async fn connections_for_slow_claims_skip_early_jobs_of_the_first_priority() {
         "after an error, claims read the whole table"
     );
     drop(narrow);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_temporary_views_there_are_no_connections_for_slow_claims() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let role = format!("stranger_{}", Uuid::new_v4().simple());
+    let run = async |sql: &str| client.batch_execute(&sql.replace("{}", &role)).await.unwrap();
+    run("CREATE ROLE {} LOGIN PASSWORD 'secret'; GRANT ALL ON ALL TABLES IN SCHEMA public TO {}; \
+         GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO {}; \
+         DO $$ BEGIN EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database()); END $$")
+    .await;
+    let mut url = reqwest::Url::parse(weir.url()).unwrap();
+    url.set_username(&role).unwrap();
+    url.set_password(Some("secret")).unwrap();
+    let database = Database::at(url.as_str()).unwrap();
+    let shown = async || shown(&NarrowConnections::new(&database, || unreachable!()).unwrap()).await;
+    assert_eq!(shown().await, None);
+    run("DO $$ BEGIN EXECUTE format('GRANT TEMPORARY ON DATABASE %I TO {}', current_database()); END $$")
+        .await;
+    assert_eq!(shown().await, Some(Vec::new()));
+    run("DROP OWNED BY {}; DROP ROLE {}").await;
     weir.end().await;
 }
