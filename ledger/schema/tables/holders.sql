@@ -6,6 +6,7 @@ CREATE TABLE holders (
     parked int NOT NULL DEFAULT 0,
     granted_slots int NOT NULL DEFAULT 0,
     has_grants boolean NOT NULL DEFAULT false,
+    parked_from bigint NOT NULL DEFAULT 0,
     changes bigint NOT NULL DEFAULT 0,
     generation bigint GENERATED ALWAYS AS (changes / 64) STORED,
     PRIMARY KEY (holder, event_type),
@@ -14,7 +15,11 @@ CREATE TABLE holders (
     CONSTRAINT holders_parked_check CHECK (parked >= 0),
     CONSTRAINT holders_slots_in_use_check CHECK (slots_in_use >= 0),
     FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
-) WITH (fillfactor = 70);
+)
+-- While a session holds an old snapshot, a row moves to another page when its page is full. Each move adds an entry to
+-- each index, and the primary key compares it with all earlier ones of the row. With the rest of a page free for the
+-- versions of its rows, 15 % of the changes are moves. With 30 % of it free, 35 % are.
+WITH (fillfactor = 30);
 
 COMMENT ON TABLE holders IS
     'The accounts that jobs count against: a user, or an anonymous client address. One row per meter. Every reservation and settlement locks this row first, so its counters need no separate lock.';
@@ -32,6 +37,8 @@ COMMENT ON COLUMN holders.granted_slots IS
     'The slot limit when a slot was last taken; 2147483647 is unlimited.';
 COMMENT ON COLUMN holders.has_grants IS
     'Whether the user ever had a grant of this meter. If not, grants are not looked up.';
+COMMENT ON COLUMN holders.parked_from IS
+    'No parked job has a smaller id. Promotion starts here, and not at the entries of jobs that it promoted earlier, which stay while a session holds an old snapshot.';
 COMMENT ON COLUMN holders.changes IS
     'The number of changes of the counters.';
 COMMENT ON COLUMN holders.generation IS

@@ -117,8 +117,11 @@ async fn admit(client: &mut Client, rules: &Rules, job: LateJob<'_>) -> Result<L
     )
     .await?;
     let mut parked = i64::from(!admitted) - i64::from(status.get::<_, bool>("parked"));
+    let mut first_parked = None;
     if !admitted {
-        parked += park_backlog(&transaction, rules, job, &locked).await?;
+        let (backlog, first) = park_backlog(&transaction, rules, job, &locked).await?;
+        parked += backlog;
+        first_parked = Some(first.map_or(job.id, |first| first.min(job.id)));
     }
     let slot_limit = locked
         .account
@@ -133,6 +136,7 @@ async fn admit(client: &mut Client, rules: &Rules, job: LateJob<'_>) -> Result<L
                 &&[i32::from(admitted)][..],
                 &&[i32::try_from(parked).unwrap_or(i32::MAX)][..],
                 &&[slot_limit][..],
+                &&[first_parked][..],
             ],
         )
         .await?;
@@ -206,17 +210,17 @@ async fn write_reservation(
     Ok(())
 }
 
-/// Parks the user's other claimable jobs, and returns their number.
+/// Parks the user's other claimable jobs. Returns their number and the smallest id.
 async fn park_backlog(
     transaction: &Transaction<'_>,
     rules: &Rules,
     job: LateJob<'_>,
     locked: &LockedAccount,
-) -> Result<i64, Error> {
+) -> Result<(i64, Option<i64>), Error> {
     let Some((user, kinds)) = job.backlog else {
-        return Ok(0);
+        return Ok((0, None));
     };
-    let parked: i64 = transaction
+    let row = transaction
         .query_one(
             include_str!("sql/park_backlog.sql"),
             &[
@@ -230,8 +234,8 @@ async fn park_backlog(
                 &MAX_PARKED_AT_ONCE,
             ],
         )
-        .await?
-        .get("parked");
+        .await?;
+    let parked: i64 = row.get("parked");
     if parked > 0 {
         crate::access_log!(
             false,
@@ -241,7 +245,7 @@ async fn park_backlog(
             "parked the backlog of a user without a free slot"
         );
     }
-    Ok(parked)
+    Ok((parked, row.get("first")))
 }
 
 /// Reserves an amount in every window.

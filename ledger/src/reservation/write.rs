@@ -1,5 +1,7 @@
 //! The second round trip: writes the decisions, and commits.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use postgres_types::ToSql;
 use serde_json::Value;
@@ -7,7 +9,7 @@ use tokio_postgres::GenericClient;
 use uuid::Uuid;
 
 use super::decide::Outcome;
-use super::read::Snapshot;
+use super::read::{AccountKey, Snapshot};
 use super::statements::ReservationStatements;
 use super::submission::{Answer, Submission};
 use crate::meter::Meter;
@@ -125,6 +127,7 @@ struct CounterRows {
     slots: Vec<i32>,
     parked: Vec<i32>,
     slot_limits: Vec<i32>,
+    first_parked: Vec<Option<i64>>,
     balance_users: Vec<Uuid>,
     balance_meters: Vec<Meter>,
     balance_spans: Vec<&'static str>,
@@ -134,7 +137,17 @@ struct CounterRows {
 }
 
 impl CounterRows {
-    fn of(snapshot: &Snapshot) -> Self {
+    fn of(group: &[&Submission], snapshot: &Snapshot, outcomes: &[Outcome]) -> Self {
+        let mut first_parked: BTreeMap<AccountKey, i64> = BTreeMap::new();
+        for (one, outcome) in group.iter().zip(outcomes) {
+            match &outcome.answer {
+                Answer::Accepted { job, .. } if !job.has_slot && job.run_at.is_none() => {
+                    let first = first_parked.entry((one.holder.id, one.meter)).or_insert(job.id);
+                    *first = job.id.min(*first);
+                }
+                _ => {}
+            }
+        }
         let mut rows = Self::default();
         let signed = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
         for (&(holder, meter), &position) in &snapshot.positions {
@@ -147,6 +160,8 @@ impl CounterRows {
                     .push(signed(account.slots_in_use - before.slots_in_use));
                 rows.parked.push(signed(account.parked - before.parked));
                 rows.slot_limits.push(account.slot_limit.map_or(i32::MAX, signed));
+                rows.first_parked
+                    .push(first_parked.get(&(holder, meter)).copied());
             }
             let windows = locked.windows.iter().zip(&account.allowances);
             for ((window, now), then) in windows.zip(&before.allowances) {
@@ -183,7 +198,7 @@ pub(super) async fn write<C: GenericClient + Sync>(
     if rows.ids.is_empty() {
         return finish().await;
     }
-    let counters = CounterRows::of(snapshot);
+    let counters = CounterRows::of(group, snapshot, outcomes);
     let draws = DrawRows::of(outcomes);
     let queues = rows.queues_to_notify();
     let ttl = rules.ttl.as_secs_f64();
@@ -223,12 +238,13 @@ pub(super) async fn write<C: GenericClient + Sync>(
         &rows.keys,
         &rows.hashes,
     ];
-    let holders: [&(dyn ToSql + Sync); 5] = [
+    let holders: [&(dyn ToSql + Sync); 6] = [
         &counters.holders,
         &counters.meters,
         &counters.slots,
         &counters.parked,
         &counters.slot_limits,
+        &counters.first_parked,
     ];
     let balances: [&(dyn ToSql + Sync); 6] = [
         &counters.balance_users,

@@ -365,7 +365,7 @@ impl Side {
                         || (name == "river_job" && column == "id")
                         || name == "grants"
                 });
-                for column in ["job_id", "id"] {
+                for column in ["job_id", "id", "parked_from"] {
                     if let Some(id) = members.get(column).and_then(Value::as_i64) {
                         members[column] = json!(jobs.iter().position(|job| *job == id));
                     }

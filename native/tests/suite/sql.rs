@@ -570,6 +570,70 @@ async fn an_old_snapshot_does_not_slow_down_look_ups_of_accounts() {
     weir.end().await;
 }
 
+/// The entries of promoted jobs stay in the index of parked ones while a session holds an old snapshot.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_snapshot_does_not_slow_down_promotion() {
+    let weir = Weir::new().await;
+    let user = weir.user("enterprise").await;
+    let (client, report) = (weir.client().await, weir.client().await);
+    report
+        .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+        .await
+        .unwrap();
+    let submit = format!(
+        "DO $$ BEGIN FOR n IN 1..600 LOOP \
+             PERFORM weir_submit('{user}', 'analysis', '{{\"files\": []}}'); \
+         END LOOP; END $$"
+    );
+    client.batch_execute(&submit).await.unwrap();
+    // Completes a job. Returns the number of parked jobs' entries that this reads.
+    let complete = async || {
+        let next = "SELECT min(id) FROM river_job WHERE state = 'available'";
+        let id: i64 = client.query_one(next, &[]).await.unwrap().get(0);
+        weir.start_elsewhere(id).await;
+        let read = async || {
+            let read = "SELECT pg_stat_get_xact_tuples_returned('quota_reservations_parked'::regclass)";
+            client.query_one(read, &[]).await.unwrap().get::<_, i64>(0)
+        };
+        // In one transaction, so that the statistics are not written in between.
+        client.batch_execute("BEGIN").await.unwrap();
+        let before = read().await;
+        let complete = format!("SELECT FROM weir_complete({id}, 1)");
+        client.execute(&complete, &[]).await.unwrap();
+        let after = read().await;
+        client.batch_execute("COMMIT").await.unwrap();
+        after - before
+    };
+    let startable = async || {
+        let count = "SELECT count(*) FROM river_job WHERE state = 'available'";
+        client.query_one(count, &[]).await.unwrap().get::<_, i64>(0)
+    };
+    let many = "DO $$ DECLARE one bigint; BEGIN FOR n IN 1..500 LOOP \
+                    UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), \
+                                         attempted_by = '{elsewhere}' \
+                    WHERE id = (SELECT min(id) FROM river_job WHERE state = 'available') RETURNING id INTO one; \
+                    PERFORM weir_complete(one, 1); \
+                    COMMIT; \
+                END LOOP; END $$";
+    client.batch_execute(many).await.unwrap();
+    let read = complete().await;
+    assert!((1..10).contains(&read), "read {read} entries");
+    report.batch_execute("ROLLBACK").await.unwrap();
+
+    // After a wrong value, jobs are promoted a round later.
+    assert_eq!(startable().await, 5);
+    let wrong = "UPDATE holders SET parked_from = 9223372036854775807";
+    client.batch_execute(wrong).await.unwrap();
+    complete().await;
+    assert_eq!(startable().await, 4);
+    weir.reconcile().await;
+    assert_eq!(startable().await, 5);
+    complete().await;
+    assert_eq!(startable().await, 5);
+    weir.is_clean().await;
+    weir.end().await;
+}
+
 /// Unless it can inline a function in the language SQL, PostgreSQL parses and plans it at each call. This takes a tenth
 /// of a millisecond. A function in PL/pgSQL keeps its plans for the session. One without arguments is called once, when
 /// a statement is planned.

@@ -30,7 +30,8 @@ BEGIN
         SELECT holder, event_type, user_id, count(admitted_at), count(parked_at)
         FROM new_rows GROUP BY 1, 2, 3 ORDER BY 1, 2
         ON CONFLICT (holder, event_type) DO UPDATE
-            SET slots_in_use = h.slots_in_use + excluded.slots_in_use, parked = h.parked + excluded.parked;
+            SET slots_in_use = h.slots_in_use + excluded.slots_in_use, parked = h.parked + excluded.parked,
+                parked_from = CASE WHEN excluded.parked > 0 THEN 0 ELSE h.parked_from END;
         INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, reserved, from_grants)
         SELECT r.user_id, r.event_type, w.span, w.period_start, sum(r.reserved_amount),
                coalesce(sum(r.from_grants) FILTER (WHERE w.span = 'month'), 0)

@@ -3,8 +3,9 @@
 -- holders' locks and has decided how many jobs each gets.
 --
 -- $1 holders, $2 meters, $3 how many jobs each gets, $4 lanes, $5 slot limits, $6 slots freed, $7 no longer parked;
--- distinct pairs. Returns the promoted jobs. Cost: one index range a holder, one primary key look-up a job. The cost
--- does not grow with the number of parked jobs.
+-- distinct pairs. Returns the promoted jobs. Cost: two index ranges a holder, one primary key look-up a job. The cost
+-- does not grow with the number of parked jobs. While a session holds an old snapshot, it grows with that of promoted
+-- ones if an older job was parked since, or if the first one cannot start (see holders.parked_from).
 -- Callers: pass_on_slots; ledger/src/settlement/statements.rs.
 CREATE OR REPLACE FUNCTION promote_parked(uuid[], usage_event_type[], int[], text[], int[], int[], int[])
 RETURNS TABLE (job_id bigint, attempt smallint, holder uuid, event_type usage_event_type)
@@ -14,19 +15,34 @@ AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
+    -- The comparisons of rows and the orders have the columns of quota_reservations_parked. With equality, the planner
+    -- may walk over all holders' reservations by the primary key.
     WITH wanted AS MATERIALIZED (
-        SELECT *
+        SELECT w.*, h.place, h.parked_from,
+               (SELECT r.job_id FROM quota_reservations r
+                WHERE r.parked_at IS NOT NULL
+                  AND (r.holder, r.event_type, r.job_id) >= (w.holder, w.event_type, h.parked_from)
+                  AND (r.holder, r.event_type, r.job_id) <= (w.holder, w.event_type, 9223372036854775807)
+                ORDER BY r.holder, r.event_type, r.job_id
+                LIMIT 1) AS first_parked
         FROM unnest($1::uuid[], $2::usage_event_type[], $3::int[], $4::text[], $5::int[], $6::int[], $7::int[])
             AS w (holder, event_type, n, lane, slot_limit, freed, unparked)
+        CROSS JOIN LATERAL (
+            SELECT k.ctid AS place, k.parked_from FROM holders k
+            WHERE k.holder = w.holder AND k.event_type = w.event_type
+            ORDER BY k.generation DESC LIMIT 1
+        ) h
     ), picked AS MATERIALIZED (
-        SELECT w.holder, w.event_type, w.lane, p.job_id
+        SELECT w.holder, w.event_type, w.place, w.lane, p.job_id
         FROM wanted w
         CROSS JOIN LATERAL (
             SELECT r.job_id
             FROM quota_reservations r
-            WHERE r.holder = w.holder AND r.event_type = w.event_type AND r.parked_at IS NOT NULL
+            WHERE r.parked_at IS NOT NULL
+              AND (r.holder, r.event_type, r.job_id) >= (w.holder, w.event_type, w.first_parked)
+              AND (r.holder, r.event_type, r.job_id) <= (w.holder, w.event_type, 9223372036854775807)
               AND (SELECT j.state IN ('pending', 'scheduled') FROM river_job j WHERE j.id = r.job_id)
-            ORDER BY r.job_id
+            ORDER BY r.holder, r.event_type, r.job_id
             LIMIT w.n
         ) p
     ), woken AS (
@@ -38,7 +54,7 @@ BEGIN
             queue = queue_in_lane(j.queue, p.lane)
         FROM picked p
         WHERE j.id = p.job_id AND (j.state IN ('pending', 'scheduled')) IS TRUE
-        RETURNING j.id, j.attempt, j.queue, p.holder, p.event_type
+        RETURNING j.id, j.attempt, j.queue, p.holder, p.event_type, p.place
     ), admitted AS (
         UPDATE quota_reservations r
         SET admitted_at = clock_timestamp(), parked_at = NULL
@@ -49,18 +65,20 @@ BEGIN
         SET slots_in_use = h.slots_in_use - d.freed + d.n,
             parked = h.parked - d.unparked - d.n,
             granted_slots = CASE WHEN d.n > 0 THEN d.slot_limit ELSE h.granted_slots END,
+            -- The next promotion starts at the job that was the first. If too few jobs were found, it looks at all
+            -- parked jobs once, in case another program left a wrong start.
+            parked_from = CASE WHEN d.n < d.wanted AND d.parked_from > 0 THEN 0
+                               ELSE coalesce(d.first_parked, h.parked_from) END,
             changes = h.changes + 1
         FROM (
-            SELECT (SELECT k.ctid FROM holders k WHERE k.holder = each.holder AND k.event_type = each.event_type
-                    ORDER BY k.generation DESC LIMIT 1) AS place,
-                   sum(freed) AS freed, sum(unparked) AS unparked, sum(n) AS n,
-                   max(slot_limit) AS slot_limit
+            SELECT place, sum(freed) AS freed, sum(unparked) AS unparked, sum(n) AS n, sum(wanted) AS wanted,
+                   max(slot_limit) AS slot_limit, max(parked_from) AS parked_from, max(first_parked) AS first_parked
             FROM (
-                SELECT holder, event_type, freed, unparked, 0 AS n, slot_limit FROM wanted
+                SELECT place, freed, unparked, 0 AS n, n AS wanted, slot_limit, parked_from, first_parked FROM wanted
                 UNION ALL
-                SELECT holder, event_type, 0, 0, 1, 0 FROM woken
+                SELECT place, 0, 0, 1, 0, 0, NULL, NULL FROM woken
             ) each
-            GROUP BY each.holder, each.event_type
+            GROUP BY place
         ) d
         WHERE h.ctid = d.place
     ), notified AS (

@@ -41,4 +41,4 @@ WITH backlog AS MATERIALIZED (
     ON CONFLICT (job_id) DO UPDATE SET parked_at = excluded.parked_at, due_at = NULL WHERE r.parked_at IS NULL
     RETURNING r.job_id
 )
-SELECT count(*) AS parked FROM reserved
+SELECT count(*) AS parked, min(job_id) AS first FROM reserved

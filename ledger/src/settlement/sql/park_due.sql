@@ -34,11 +34,11 @@ WITH due AS MATERIALIZED (
     WHERE r.job_id = d.job_id AND (d.id IS NOT NULL OR NOT d.waits)
     RETURNING r.holder, r.event_type, d.id
 ), parked AS (
-    SELECT holder, event_type, count(id)::int AS n FROM asked GROUP BY 1, 2
+    SELECT holder, event_type, count(id)::int AS n, min(id) AS first FROM asked GROUP BY 1, 2
 ), counted AS (
-    UPDATE holders h SET parked = h.parked + p.n, changes = h.changes + 1
+    UPDATE holders h SET parked = h.parked + p.n, parked_from = least(h.parked_from, p.first), changes = h.changes + 1
     FROM (
-        SELECT n, (SELECT k.ctid FROM holders k WHERE k.holder = a.holder AND k.event_type = a.event_type
+        SELECT n, first, (SELECT k.ctid FROM holders k WHERE k.holder = a.holder AND k.event_type = a.event_type
                    ORDER BY k.generation DESC LIMIT 1) AS place
         FROM parked a
         WHERE n > 0

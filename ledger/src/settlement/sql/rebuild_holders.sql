@@ -1,7 +1,7 @@
 -- Sets the slot counters of one holder to the counts of its reservations. The caller holds its locks.
 -- Parameters: $1 holder.
 UPDATE holders h
-SET slots_in_use = c.slots, parked = c.parked
+SET slots_in_use = c.slots, parked = c.parked, parked_from = 0
 FROM (
     SELECT k.event_type, count(r.admitted_at) AS slots, count(r.parked_at) AS parked
     FROM holders k
