@@ -13,7 +13,9 @@ CREATE TABLE quota_balances (
     CONSTRAINT quota_balances_reserved_check CHECK (reserved >= 0),
     CONSTRAINT quota_balances_span_check CHECK (span IN ('month', 'day', 'hour', 'minute')),
     CONSTRAINT quota_balances_used_check CHECK (used >= 0)
-) WITH (fillfactor = 70);
+)
+-- See holders.
+WITH (fillfactor = 30);
 
 COMMENT ON TABLE quota_balances IS
     'Used and reserved amounts per user, meter and window, so that the cost of a reservation does not depend on the history.';
