@@ -13,9 +13,9 @@ use jiff::Timestamp;
 
 use super::claim_pace::ClaimCost;
 
-/// Most jobs become available this long after their start at the latest. River's leader makes retries available every
-/// five seconds, and a transaction may commit late.
-const LATENESS: Duration = Duration::from_secs(6);
+/// Most jobs become available this long after their start at the latest, because a transaction may commit late. A claim
+/// reads the entries of this time, so more would cost more at each claim.
+const LATENESS: Duration = Duration::from_secs(2);
 
 /// The time between two looks: this many times as long as the look, within these limits.
 const PAUSE: u32 = 20;
@@ -136,9 +136,9 @@ mod tests {
     #[test]
     fn slow_claims_start_before_the_first_unclaimed_job() {
         let mut start = slow(Instant::now());
-        assert_eq!(start.scope(), Scope::From(at(94)));
+        assert_eq!(start.scope(), Scope::From(at(98)));
         start.claimed(start.scope(), FAST, 1, Some(at(107)));
-        assert_eq!(start.scope(), Scope::From(at(101)));
+        assert_eq!(start.scope(), Scope::From(at(105)));
     }
 
     #[test]
@@ -150,15 +150,15 @@ mod tests {
             (MAX_PAUSE, 5000),
         ] {
             let mut start = slow(now);
-            assert_eq!(start.look(now), Some(at(94)));
+            assert_eq!(start.look(now), Some(at(98)));
             assert_eq!(start.look(now), None, "one is under way");
             start.looked(time, Some(false), now);
             let next = now + Duration::from_millis(pause);
             assert_eq!(start.look(next - FAST), None);
-            assert_eq!(start.look(next), Some(at(94)));
+            assert_eq!(start.look(next), Some(at(98)));
             assert_eq!(
                 start.look(next + MAX_LOOK),
-                Some(at(94)),
+                Some(at(98)),
                 "the last one has no end"
             );
         }
@@ -176,7 +176,7 @@ mod tests {
             start.claimed(before, FAST, 0, Some(at(101)));
             assert_eq!(start.scope(), Scope::SlowAll);
             start.claimed(start.scope(), SLOW, 1, Some(at(102)));
-            assert_eq!(start.scope(), Scope::From(at(96)));
+            assert_eq!(start.scope(), Scope::From(at(100)));
         }
     }
 

@@ -20,7 +20,7 @@ use weir_ledger::settlement::Promoter;
 use super::clean::Cleaner;
 use super::elected::Elected;
 use super::settlements::Settlements;
-use super::step::{on_separate_connection, within};
+use super::step::{Pause, on_separate_connection, within};
 use crate::context::Context;
 
 /// Between two rounds. Jobs that other clients end are settled within about a second, and an upgrade soon helps parked
@@ -56,6 +56,9 @@ const MAX_GLANCE_PERIOD: SignedDuration = SignedDuration::from_secs(1);
 
 /// A job that another River client runs is stuck after this long, or after its timeout if that is longer.
 const STUCK_AFTER: Duration = Duration::from_secs(60 * 60);
+
+/// Between two looks at stuck jobs.
+const STUCK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The overlap of two looks: the transaction that ended a job may have committed late.
 const OVERLAP: SignedDuration = SignedDuration::from_secs(4);
@@ -165,6 +168,12 @@ pub struct Reconciler {
     has_reservations: bool,
     /// When the last full round ran.
     last_full: Option<Instant>,
+    /// When stuck jobs of other clients were last looked at.
+    looked_at_stuck: Option<Instant>,
+    /// Until the next look at jobs that other clients inserted.
+    adoption: Pause,
+    /// Until the next sweep.
+    sweeping: Pause,
     swept: i64,
     /// The number of reservations that the current sweep has seen, and the number at the end of the last complete
     /// sweep.
@@ -191,6 +200,9 @@ impl Reconciler {
             next_due: None,
             has_reservations: true,
             last_full: None,
+            looked_at_stuck: None,
+            adoption: Pause::none(),
+            sweeping: Pause::none(),
             swept: 0,
             seen: 0,
             total: 0,
@@ -228,6 +240,9 @@ impl Reconciler {
     pub async fn round(&mut self, client: &PreparedClient) -> bool {
         self.last_full = None;
         self.has_reservations = true;
+        self.looked_at_stuck = None;
+        self.adoption = Pause::none();
+        self.sweeping = Pause::none();
         self.next_round(client).await
     }
 
@@ -338,7 +353,7 @@ impl Reconciler {
     /// Adopts jobs that other clients inserted, as far as they could be claimed next.
     async fn adopt(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let settings = &self.context.settings;
-        if settings.fairness.cluster_limits().is_none() {
+        if settings.fairness.cluster_limits().is_none() || !self.adoption.is_over() {
             return Ok(());
         }
         let services = settings.services.iter();
@@ -352,12 +367,14 @@ impl Reconciler {
         let holders = self.context.holders().await?;
         let adopting = ledger::adopt(client, holders, &queues, &meters, settings.reservation_ttl);
         let mut took = Duration::ZERO;
-        let adopted = timed(&mut took, adopting).await?;
+        let adopted = timed(&mut took, adopting).await;
+        if !matches!(&adopted, Ok(adopted) if adopted.jobs > 0 || !adopted.made_available.is_empty()) {
+            self.adoption.after(took);
+        }
+        let adopted = adopted?;
         // The following steps process these jobs in the same round.
         self.has_reservations |= adopted.jobs > 0 || !adopted.made_available.is_empty();
-        if adopted.jobs == 0 {
-            self.scanning += took;
-        } else {
+        if adopted.jobs > 0 {
             weir_ledger::access_log!(
                 false,
                 adopted = adopted.jobs,
@@ -427,11 +444,19 @@ impl Reconciler {
     /// has been running for too long, if their kind's timeout is known here.
     async fn take_over(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let services = &self.context.settings.services;
-        let longest: Vec<(&str, Duration)> = services
-            .iter()
-            .map(|service| (service.kind.as_str(), service.timeout.max(STUCK_AFTER)))
-            .collect();
-        for taken in timed(&mut self.scanning, ledger::take_over(client, &longest)).await? {
+        let looks_at_stuck = self
+            .looked_at_stuck
+            .is_none_or(|last| last.elapsed() >= STUCK_INTERVAL);
+        let mut longest: Vec<(&str, Duration)> = Vec::new();
+        if looks_at_stuck {
+            let kinds = services.iter();
+            longest.extend(kinds.map(|service| (service.kind.as_str(), service.timeout.max(STUCK_AFTER))));
+        }
+        let taken_over = timed(&mut self.scanning, ledger::take_over(client, &longest)).await?;
+        if looks_at_stuck {
+            self.looked_at_stuck = Some(Instant::now());
+        }
+        for taken in taken_over {
             metrics::counter!("weir_reclaimed_total").increment(1);
             tracing::warn!(
                 job = taken.job_id,
@@ -482,12 +507,25 @@ impl Reconciler {
 
     /// Processes the next slice of all reservations.
     async fn sweep(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
+        if !self.sweeping.is_over() {
+            // There may be a new one.
+            self.has_reservations = true;
+            return Ok(());
+        }
         let after = self.swept;
         if after == 0 {
             self.total = std::mem::take(&mut self.seen);
         }
         let sweep = ledger::sweep(client, after, self.total, self.context.rules.ttl);
-        let sweep = timed(&mut self.scanning, sweep).await?;
+        let mut took = Duration::ZERO;
+        let sweep = timed(&mut took, sweep).await;
+        // A pass of a large table takes minutes, and does not pause between its slices.
+        if sweep.as_ref().map_or(0, |sweep| sweep.next) == 0 {
+            self.sweeping.after(took);
+        } else {
+            self.scanning += took;
+        }
+        let sweep = sweep?;
         self.swept = sweep.next;
         self.seen += sweep.size;
         self.has_reservations = after > 0 || sweep.size > 0;

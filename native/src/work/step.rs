@@ -1,11 +1,40 @@
 //! A step of a round. Steps are independent: a failed step does not stop the others.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_ledger::database::DatabaseError;
 
 /// Time limit of a step. A step that exceeds it is aborted, along with its connection.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The maximum pause after a slow query. Other clients' jobs and the slots of their retries wait for as long.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// A pause takes this many times as long as the query before it. While another session holds an old snapshot, the query
+/// may read the dead entries of all jobs since then.
+const PAUSES: u32 = 50;
+
+/// The pause after a repeated query that can wait.
+pub(super) struct Pause(Instant);
+
+impl Pause {
+    pub(super) fn none() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        Instant::now() >= self.0
+    }
+
+    /// Starts the pause after a query that took this long.
+    pub(super) fn after(&mut self, took: Duration) {
+        self.0 = Instant::now() + after(took);
+    }
+}
+
+fn after(took: Duration) -> Duration {
+    (took * PAUSES).min(MAX_PAUSE)
+}
 
 /// Runs a step on the leader's connection. Returns whether that connection is still usable. It is not after an aborted
 /// step or when it cannot write.
@@ -40,4 +69,15 @@ async fn run_step(
     metrics::counter!("weir_reconciliation_failures_total", "step" => name).increment(1);
     tracing::warn!(error = %failure, step = name, "a step of reconciliation failed; the other steps continue");
     Some(failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_as_long_as_their_queries_deserve() {
+        assert_eq!(after(Duration::from_millis(20)), Duration::from_secs(1));
+        assert_eq!(after(Duration::from_secs(10)), MAX_PAUSE);
+    }
 }

@@ -22,6 +22,7 @@ use weir_ledger::database::DatabaseError;
 use weir_ledger::processes::DEAD_AFTER;
 
 use super::heartbeat::HEARTBEAT_INTERVAL;
+use super::step::Pause;
 use crate::context::Context;
 
 /// Shorter attempts are left alone. Together with the heartbeat interval, a leader sees no attempt older than three
@@ -143,6 +144,7 @@ pub(super) async fn watch(
     under_way: UnderWay,
     stopped: CancellationToken,
 ) {
+    let mut pause = Pause::none();
     loop {
         tokio::select! {
             () = tokio::time::sleep(HEARTBEAT_INTERVAL) => {}
@@ -157,13 +159,21 @@ pub(super) async fn watch(
                 tracing::warn!(%error, "could not record the running attempts");
             }
         }
-        if let Err(error) = requeue_lost(&context, &client_id, &under_way).await {
-            tracing::warn!(%error, "could not check for lost claims");
+        if pause.is_over() {
+            match requeue_lost(&context, &client_id, &under_way).await {
+                Ok(looking) => pause.after(looking),
+                Err(error) => tracing::warn!(%error, "could not check for lost claims"),
+            }
         }
     }
 }
 
-async fn requeue_lost(context: &Context, client_id: &str, under_way: &UnderWay) -> Result<(), DatabaseError> {
+/// Returns lost claims to their queues. Returns how long it took to look for long attempts.
+async fn requeue_lost(
+    context: &Context,
+    client_id: &str,
+    under_way: &UnderWay,
+) -> Result<Duration, DatabaseError> {
     let services = &context.settings.services;
     let kinds: Vec<&str> = services
         .iter()
@@ -171,14 +181,18 @@ async fn requeue_lost(context: &Context, client_id: &str, under_way: &UnderWay) 
         .chain([DELIVERY_KIND])
         .collect();
     let taken = context.pool.with(async |client| {
+        let began = Instant::now();
         let claimed = attempts::claimed(client, client_id, &kinds, LOST_AFTER).await?;
+        let looking = began.elapsed();
         let unknown = under_way.unknown(claimed);
         if unknown.is_empty() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), looking));
         }
-        Ok::<_, DatabaseError>(attempts::requeue_lost(client, client_id, &unknown).await?)
+        let taken = attempts::requeue_lost(client, client_id, &unknown).await?;
+        Ok::<_, DatabaseError>((taken, looking))
     });
-    for (job_id, state) in taken.await? {
+    let (taken, looking) = taken.await?;
+    for (job_id, state) in taken {
         metrics::counter!("weir_reclaimed_total").increment(1);
         tracing::warn!(
             job = job_id,
@@ -186,5 +200,5 @@ async fn requeue_lost(context: &Context, client_id: &str, under_way: &UnderWay) 
             "took over a job that was claimed but never started"
         );
     }
-    Ok(())
+    Ok(looking)
 }

@@ -6,6 +6,6 @@ SELECT r.job_id, r.holder,
            WHERE p.client_id = j.attempted_by[array_upper(j.attempted_by, 1)] AND p.client_id LIKE 'weir\_%'
        ) AS by_others
 FROM river_job j
-JOIN quota_reservations r ON r.job_id = j.id
+CROSS JOIN LATERAL (SELECT * FROM quota_reservations q WHERE q.job_id = j.id OFFSET 0) r
 WHERE j.state IN ('cancelled', 'completed', 'discarded') AND j.finalized_at > $1 AND j.id <> ALL ($3)
 LIMIT $2

@@ -3,6 +3,9 @@
 -- Parameters: $1 seconds without a heartbeat, $2 kinds, $3 seconds that an attempt of each may take, $4 how many at
 -- most.
 --
+-- Without dead processes, or without kinds, it does not read the running jobs for them. While a session holds an old
+-- snapshot, the index has an entry for every job that has run since. A dead process is forgotten after an hour.
+--
 -- Skips locked rows of processes: workers in other languages lock theirs in transactions of any length.
 WITH ahead AS (
     -- Heartbeats from the future, because the clock was set back. A living process sends another one, and a dead
@@ -16,16 +19,18 @@ WITH ahead AS (
     SELECT j.id, d.client_id
     FROM dead d
     JOIN river_job j ON j.state = 'running' AND j.attempted_by[array_upper(j.attempted_by, 1)] = d.client_id
+    WHERE (SELECT count(*) FROM dead) > 0
     -- A process that claims jobs is alive. When the clock jumps ahead, a process continues to claim until its next
     -- heartbeat. Without this condition, the same job would lose an attempt in every round until then.
-    WHERE (j.attempted_at BETWEEN clock_timestamp() - make_interval(secs => $1) AND clock_timestamp() + interval '1 second')
+      AND (j.attempted_at BETWEEN clock_timestamp() - make_interval(secs => $1) AND clock_timestamp() + interval '1 second')
         IS NOT TRUE
     UNION ALL
     SELECT j.id, j.attempted_by[array_upper(j.attempted_by, 1)]
     FROM unnest($2::text[], $3::float8[]) AS k (kind, max_seconds)
     JOIN river_job j ON j.state = 'running' AND j.kind = k.kind
         AND j.attempted_at < now() - make_interval(secs => k.max_seconds)
-    WHERE NOT EXISTS (
+    WHERE cardinality($2) > 0
+      AND NOT EXISTS (
         SELECT 1 FROM processes p WHERE p.client_id = j.attempted_by[array_upper(j.attempted_by, 1)]
     )
     LIMIT $4
