@@ -147,7 +147,7 @@ pub(super) async fn counted(done: &AtomicU64, span: Duration, jobs: usize) -> Re
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     let (after, elapsed) = (done.load(Ordering::Relaxed), started.elapsed());
-    if elapsed < span / 4 {
+    if elapsed < span / 8 {
         let what = format!("{jobs} jobs are too few: they were done before the measurement started");
         return Err(std::io::Error::other(what).into());
     }
