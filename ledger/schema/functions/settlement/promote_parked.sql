@@ -4,8 +4,8 @@
 --
 -- $1 holders, $2 meters, $3 how many jobs each gets, $4 lanes, $5 slot limits, $6 slots freed, $7 no longer parked;
 -- distinct pairs. Returns the promoted jobs. Cost: two index ranges a holder, one primary key look-up a job. The cost
--- does not grow with the number of parked jobs. While a session holds an old snapshot, it grows with that of promoted
--- ones if an older job was parked since, or if the first one cannot start (see holders.parked_from).
+-- does not grow with the number of parked jobs. Promoted ones cost nothing, even while a session holds an old snapshot
+-- (see holders.parked_from). They do after an older job was parked, or while the first one cannot start.
 -- Callers: pass_on_slots; ledger/src/settlement/statements.rs.
 CREATE OR REPLACE FUNCTION promote_parked(uuid[], usage_event_type[], int[], text[], int[], int[], int[])
 RETURNS TABLE (job_id bigint, attempt smallint, holder uuid, event_type usage_event_type)
