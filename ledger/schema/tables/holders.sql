@@ -17,8 +17,8 @@ CREATE TABLE holders (
     FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
 )
 -- While a session holds an old snapshot, a row moves to another page when its page is full. Each move adds an entry to
--- each index, and the primary key compares it with all earlier ones of the row. With the rest of a page free for the
--- versions of its rows, 15 % of the changes are moves. With 30 % of it free, 35 % are.
+-- each index, and the primary key compares it with all earlier ones of the row. The fewer rows share a page, the more
+-- versions of each fit, and the fewer changes are moves.
 WITH (fillfactor = 30);
 
 COMMENT ON TABLE holders IS

@@ -136,7 +136,7 @@ async fn admit(client: &mut Client, rules: &Rules, job: LateJob<'_>) -> Result<L
                 &&[i32::from(admitted)][..],
                 &&[i32::try_from(parked).unwrap_or(i32::MAX)][..],
                 &&[slot_limit][..],
-                &&[first_parked][..],
+                &first_parked,
             ],
         )
         .await?;

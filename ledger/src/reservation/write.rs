@@ -1,7 +1,5 @@
 //! The second round trip: writes the decisions, and commits.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use postgres_types::ToSql;
 use serde_json::Value;
@@ -9,7 +7,7 @@ use tokio_postgres::GenericClient;
 use uuid::Uuid;
 
 use super::decide::Outcome;
-use super::read::{AccountKey, Snapshot};
+use super::read::Snapshot;
 use super::statements::ReservationStatements;
 use super::submission::{Answer, Submission};
 use crate::meter::Meter;
@@ -127,7 +125,6 @@ struct CounterRows {
     slots: Vec<i32>,
     parked: Vec<i32>,
     slot_limits: Vec<i32>,
-    first_parked: Vec<Option<i64>>,
     balance_users: Vec<Uuid>,
     balance_meters: Vec<Meter>,
     balance_spans: Vec<&'static str>,
@@ -137,17 +134,7 @@ struct CounterRows {
 }
 
 impl CounterRows {
-    fn of(group: &[&Submission], snapshot: &Snapshot, outcomes: &[Outcome]) -> Self {
-        let mut first_parked: BTreeMap<AccountKey, i64> = BTreeMap::new();
-        for (one, outcome) in group.iter().zip(outcomes) {
-            match &outcome.answer {
-                Answer::Accepted { job, .. } if !job.has_slot && job.run_at.is_none() => {
-                    let first = first_parked.entry((one.holder.id, one.meter)).or_insert(job.id);
-                    *first = job.id.min(*first);
-                }
-                _ => {}
-            }
-        }
+    fn of(snapshot: &Snapshot) -> Self {
         let mut rows = Self::default();
         let signed = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
         for (&(holder, meter), &position) in &snapshot.positions {
@@ -160,8 +147,6 @@ impl CounterRows {
                     .push(signed(account.slots_in_use - before.slots_in_use));
                 rows.parked.push(signed(account.parked - before.parked));
                 rows.slot_limits.push(account.slot_limit.map_or(i32::MAX, signed));
-                rows.first_parked
-                    .push(first_parked.get(&(holder, meter)).copied());
             }
             let windows = locked.windows.iter().zip(&account.allowances);
             for ((window, now), then) in windows.zip(&before.allowances) {
@@ -198,7 +183,7 @@ pub(super) async fn write<C: GenericClient + Sync>(
     if rows.ids.is_empty() {
         return finish().await;
     }
-    let counters = CounterRows::of(group, snapshot, outcomes);
+    let counters = CounterRows::of(snapshot);
     let draws = DrawRows::of(outcomes);
     let queues = rows.queues_to_notify();
     let ttl = rules.ttl.as_secs_f64();
@@ -238,13 +223,14 @@ pub(super) async fn write<C: GenericClient + Sync>(
         &rows.keys,
         &rows.hashes,
     ];
+    let first_id = rows.ids.iter().min();
     let holders: [&(dyn ToSql + Sync); 6] = [
         &counters.holders,
         &counters.meters,
         &counters.slots,
         &counters.parked,
         &counters.slot_limits,
-        &counters.first_parked,
+        &first_id,
     ];
     let balances: [&(dyn ToSql + Sync); 6] = [
         &counters.balance_users,

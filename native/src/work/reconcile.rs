@@ -368,12 +368,13 @@ impl Reconciler {
         let adopting = ledger::adopt(client, holders, &queues, &meters, settings.reservation_ttl);
         let mut took = Duration::ZERO;
         let adopted = timed(&mut took, adopting).await;
-        if !matches!(&adopted, Ok(adopted) if adopted.jobs > 0 || !adopted.made_available.is_empty()) {
+        let found = matches!(&adopted, Ok(adopted) if adopted.jobs > 0 || !adopted.made_available.is_empty());
+        if !found {
             self.adoption.after(took);
         }
-        let adopted = adopted?;
         // The following steps process these jobs in the same round.
-        self.has_reservations |= adopted.jobs > 0 || !adopted.made_available.is_empty();
+        self.has_reservations |= found;
+        let adopted = adopted?;
         if adopted.jobs > 0 {
             weir_ledger::access_log!(
                 false,
@@ -447,11 +448,11 @@ impl Reconciler {
         let looks_at_stuck = self
             .looked_at_stuck
             .is_none_or(|last| last.elapsed() >= STUCK_INTERVAL);
-        let mut longest: Vec<(&str, Duration)> = Vec::new();
-        if looks_at_stuck {
-            let kinds = services.iter();
-            longest.extend(kinds.map(|service| (service.kind.as_str(), service.timeout.max(STUCK_AFTER))));
-        }
+        let longest: Vec<(&str, Duration)> = services
+            .iter()
+            .filter(|_| looks_at_stuck)
+            .map(|service| (service.kind.as_str(), service.timeout.max(STUCK_AFTER)))
+            .collect();
         let taken_over = timed(&mut self.scanning, ledger::take_over(client, &longest)).await?;
         if looks_at_stuck {
             self.looked_at_stuck = Some(Instant::now());

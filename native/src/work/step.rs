@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_are_as_long_as_their_queries_deserve() {
+    fn the_pause_grows_with_the_query_up_to_a_limit() {
         assert_eq!(after(Duration::from_millis(20)), Duration::from_secs(1));
         assert_eq!(after(Duration::from_secs(10)), MAX_PAUSE);
     }

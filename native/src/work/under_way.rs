@@ -168,7 +168,7 @@ pub(super) async fn watch(
     }
 }
 
-/// Returns lost claims to their queues. Returns how long it took to look for long attempts.
+/// Makes the jobs of lost claims available again. Returns how long the look at long attempts took.
 async fn requeue_lost(
     context: &Context,
     client_id: &str,

@@ -166,7 +166,7 @@ BEGIN
     UPDATE holders h
     SET slots_in_use = h.slots_in_use + admits::int,
         parked = h.parked + (NOT admits)::int,
-        parked_from = CASE WHEN admits THEN h.parked_from ELSE least(h.parked_from, weir_submit.job_id) END,
+        parked_from = least(h.parked_from, weir_submit.job_id),
         granted_slots = CASE WHEN admits THEN account.slots_now ELSE h.granted_slots END,
         changes = h.changes + 1
     WHERE want.run_at IS NULL
