@@ -23,7 +23,7 @@ impl Scene {
 }
 
 /// A change (`$user` and `$job` are replaced), and the audit's finding.
-const VIOLATIONS: [(&str, &str, &str); 27] = [
+const VIOLATIONS: [(&str, &str, &str); 28] = [
     (
         "used + reserved over the limit",
         "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('$user', 'analysis', 60)",
@@ -162,6 +162,11 @@ const VIOLATIONS: [(&str, &str, &str); 27] = [
         "I6: holder $user, analysis: slots 1, counted 1; parked 5, counted 1",
     ),
     (
+        "a start of promotion behind a parked job",
+        "UPDATE holders SET parked_from = 9223372036854775807 WHERE holder = '$user'",
+        "I6: holder $user, analysis: slots 1, counted 1; parked 1, counted 1; parked from 9223372036854775807, first ",
+    ),
+    (
         "a balance that lies",
         "UPDATE quota_balances SET reserved = 0, used = 3 WHERE user_id = '$user'",
         "I6: user $user, analysis",
@@ -199,6 +204,12 @@ async fn the_audit_names_every_deliberate_violation() {
         let wanted = with_names(wanted);
         if !complaints.iter().any(|one| one.starts_with(&wanted)) {
             unseen.push(format!("{what}: wanted {wanted:?}, got {complaints:#?}"));
+        }
+        // These can be repaired.
+        if wanted.starts_with("I6") {
+            let repaired = weir_ledger::audit::repair(&mut weir.client().await).await;
+            assert_eq!(repaired.unwrap(), 1, "{what}");
+            assert_eq!(weir.complaints().await, [""; 0], "{what}");
         }
         weir.abandon().await;
     }

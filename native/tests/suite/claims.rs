@@ -25,9 +25,7 @@ async fn slow_claims_start_late_in_the_queue_and_find_every_job() {
     let weir = Weir::new().await;
     let gate = Gate::new();
     gate.open();
-    let (client, analyst) = (weir.client().await, weir.client().await);
-    let snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1";
-    analyst.batch_execute(snapshot).await.unwrap();
+    let (client, analyst) = (weir.client().await, weir.snapshot().await);
     client.batch_execute(CLAIMED).await.unwrap();
     let views = async || client.query_one(VIEWS, &[]).await.unwrap().get::<_, i64>(0);
     let working = gate

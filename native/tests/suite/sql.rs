@@ -515,7 +515,6 @@ async fn looked_at(client: &Client, sql: &str, params: &[&(dyn ToSql + Sync)]) -
 async fn an_old_snapshot_does_not_slow_down_look_ups_of_accounts() {
     let weir = Weir::new().await;
     let user = weir.user("enterprise").await;
-    let report = weir.client().await;
     // The pages that a submission, a lock, a look-up and a settlement read. Runs twice, because the first run makes
     // plans. In new sessions, which plan with the tables' current sizes.
     let look = async || {
@@ -543,10 +542,7 @@ async fn an_old_snapshot_does_not_slow_down_look_ups_of_accounts() {
         pages
     };
     let before = look().await;
-    report
-        .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM holders")
-        .await
-        .unwrap();
+    let report = weir.snapshot().await;
     let busy = format!(
         "DO $$ BEGIN FOR n IN 1..8000 LOOP \
              UPDATE holders SET changes = changes + 1 WHERE holder = '{user}' AND event_type = 'analysis'; \
@@ -575,11 +571,7 @@ async fn an_old_snapshot_does_not_slow_down_look_ups_of_accounts() {
 async fn an_old_snapshot_does_not_slow_down_promotion() {
     let weir = Weir::new().await;
     let user = weir.user("enterprise").await;
-    let (client, report) = (weir.client().await, weir.client().await);
-    report
-        .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
-        .await
-        .unwrap();
+    let (client, report) = (weir.client().await, weir.snapshot().await);
     let submit = format!(
         "DO $$ BEGIN FOR n IN 1..600 LOOP \
              PERFORM weir_submit('{user}', 'analysis', '{{\"files\": []}}'); \
@@ -629,6 +621,18 @@ async fn an_old_snapshot_does_not_slow_down_promotion() {
     weir.reconcile().await;
     assert_eq!(startable().await, 5);
     complete().await;
+    assert_eq!(startable().await, 5);
+
+    // Another program parks a job that was promoted earlier.
+    let park = "WITH earlier AS ( \
+                    UPDATE river_job SET state = 'pending' \
+                    WHERE id = (SELECT min(id) FROM river_job WHERE state = 'available') RETURNING id \
+                ) \
+                UPDATE quota_reservations SET admitted_at = NULL, parked_at = now() \
+                WHERE job_id = (SELECT id FROM earlier)";
+    client.batch_execute(park).await.unwrap();
+    assert_eq!(startable().await, 4);
+    weir.reconcile().await;
     assert_eq!(startable().await, 5);
     weir.is_clean().await;
     weir.end().await;

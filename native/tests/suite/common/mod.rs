@@ -204,6 +204,14 @@ impl Weir {
         self.context.database.connect().await.unwrap()
     }
 
+    /// A session that holds a snapshot of now until its transaction ends, like that of a report or a dump.
+    pub async fn snapshot(&self) -> tokio_postgres::Client {
+        let client = self.client().await;
+        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1";
+        client.batch_execute(begin).await.unwrap();
+        client
+    }
+
     /// A session with the defaults of the server, the database and the role.
     pub async fn client_as_it_is(&self) -> tokio_postgres::Client {
         let (client, connection) = tokio_postgres::connect(self.url(), tokio_postgres::NoTls)
