@@ -10,17 +10,21 @@
 //!
 //! The additional messages travel with those of the driver, so they cost no round trip. Their answers are removed.
 //!
-//! Both drivers end each sequence of the extended protocol with one Sync and wait for its answer, so each Sync has one
-//! answer. `COPY … FROM STDIN` would break this, because the server ignores a Sync during it. Neither Weir nor River uses
-//! it.
+//! Both drivers end each sequence of the extended protocol with one Sync, so each Sync has one answer. `COPY … FROM STDIN`
+//! would break this, because the server ignores a Sync during it. Neither Weir nor River uses it.
+//!
+//! A driver may send a request before the answer to the previous one. Within a transaction, the relay forwards it
+//! immediately. Between transactions, it waits for the answer. PgBouncer before 1.21 counts only complete requests. At the
+//! end of a transaction, it gives the session to another client, even if a part of the next request was forwarded already.
+//! That client then gets the answers to this part.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::sync::Notify;
 
 /// The code of a request to cancel a statement, in the place of the protocol's version.
 const CANCEL: [u8; 4] = 80_877_102_u32.to_be_bytes();
@@ -43,6 +47,9 @@ const CHUNK: usize = 64 * 1024;
 /// Overrides the session's default for this transaction. Must precede all statements that read. Outside of a transaction
 /// block, the server would log a warning about `SET LOCAL`.
 const ISOLATION: &[u8] = b"SET transaction_isolation = 'read committed'";
+
+/// The kind of the last message of a driver, which has no answer.
+const TERMINATE: u8 = b'X';
 
 /// The number of statements before the driver's first one in a transaction: [`ISOLATION`] and the settings.
 const PREFIX: u8 = 2;
@@ -76,6 +83,7 @@ pub(super) async fn forward(
     }
     pooler.write_all(&startup).await?;
     let exchange = Mutex::new(Exchange::default());
+    let answered = Notify::new();
     let mut requests = Requests {
         exchange: &exchange,
         settings,
@@ -87,12 +95,32 @@ pub(super) async fn forward(
     let (from_pooler, mut to_pooler) = tokio::io::split(pooler);
     // A driver that is gone needs no answer, and a pooler that is gone gives none.
     tokio::select! {
-        ended = pump(from_driver, &mut to_pooler, |kind, body, out| {
+        ended = pump(from_driver, &mut to_pooler, &answered, |kind, body, out| {
+            if requests.must_wait(kind) {
+                return Step::Wait;
+            }
             requests.rewrite(kind, body, out);
-            ControlFlow::Continue(())
+            Step::Next
         }) => ended,
-        ended = pump(from_pooler, &mut to_driver, |kind, body, out| exchange.lock().answer(kind, body, out)) => ended,
+        ended = pump(from_pooler, &mut to_driver, &answered, |kind, body, out| {
+            let mut exchange = exchange.lock();
+            let step = exchange.answer(kind, body, out);
+            if exchange.answers.is_empty() {
+                answered.notify_one();
+            }
+            step
+        }) => ended,
     }
+}
+
+/// The next action after a message.
+#[derive(Debug, PartialEq)]
+enum Step {
+    Next,
+    /// The message must wait until all requests are answered.
+    Wait,
+    /// The connection must not be used any longer.
+    Close,
 }
 
 /// The startup message without the settings, and the settings.
@@ -115,25 +143,36 @@ fn without_settings(startup: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (message, settings)
 }
 
-/// Passes each message through `change`, which appends what to send instead, until it breaks off.
+/// Passes each message through `change`, which appends what to send instead, until it closes the connection.
 async fn pump(
     from: impl AsyncRead + Unpin,
     to: &mut (impl AsyncWrite + Unpin),
-    mut change: impl FnMut(u8, &[u8], &mut Vec<u8>) -> ControlFlow<()>,
+    answered: &Notify,
+    mut change: impl FnMut(u8, &[u8], &mut Vec<u8>) -> Step,
 ) -> io::Result<()> {
     let mut from = BufReader::with_capacity(CHUNK, from);
     let (mut body, mut out) = (Vec::new(), Vec::new());
     while let Some(kind) = read_message(&mut from, &mut body).await? {
-        let is_over = change(kind, &body, &mut out).is_break();
-        if is_over || from.buffer().is_empty() || out.len() > CHUNK {
-            to.write_all(&out).await?;
-            to.flush().await?;
-            out.clear();
+        let mut step = change(kind, &body, &mut out);
+        while step == Step::Wait {
+            send(to, &mut out).await?;
+            answered.notified().await;
+            step = change(kind, &body, &mut out);
         }
-        if is_over {
+        if step == Step::Close || from.buffer().is_empty() || out.len() > CHUNK {
+            send(to, &mut out).await?;
+        }
+        if step == Step::Close {
             break;
         }
     }
+    Ok(())
+}
+
+async fn send(to: &mut (impl AsyncWrite + Unpin), out: &mut Vec<u8>) -> io::Result<()> {
+    to.write_all(out).await?;
+    to.flush().await?;
+    out.clear();
     Ok(())
 }
 
@@ -189,9 +228,9 @@ struct Answer {
 }
 
 impl Exchange {
-    /// Forwards a message of the pooler's. Breaks if the connection must not be used any longer: when the settings fail
-    /// after BEGIN, the driver believes that no transaction is open.
-    fn answer(&mut self, kind: u8, body: &[u8], out: &mut Vec<u8>) -> ControlFlow<()> {
+    /// Forwards a message of the pooler's. Closes the connection when the settings fail after BEGIN, because the driver
+    /// believes that no transaction is open.
+    fn answer(&mut self, kind: u8, body: &[u8], out: &mut Vec<u8>) -> Step {
         let fails_to_begin = kind == b'E' && self.answers.front().is_some_and(|answer| answer.begins);
         let is_shown = match (self.answers.front_mut(), kind) {
             // Notices, changes of settings, and notifications may arrive at any time.
@@ -220,8 +259,8 @@ impl Exchange {
             push(out, Some(kind), &[body]);
         }
         match fails_to_begin {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+            true => Step::Close,
+            false => Step::Next,
         }
     }
 }
@@ -240,6 +279,12 @@ struct Requests<'a> {
 }
 
 impl Requests<'_> {
+    /// Whether this message starts another transaction, while an answer to the previous one is still to come.
+    fn must_wait(&self, kind: u8) -> bool {
+        let exchange = self.exchange.lock();
+        kind != TERMINATE && !self.is_open && !exchange.in_block && !exchange.answers.is_empty()
+    }
+
     /// Forwards a message of the driver's.
     fn rewrite(&mut self, kind: u8, body: &[u8], out: &mut Vec<u8>) {
         let mut exchange = self.exchange.lock();
@@ -351,6 +396,8 @@ impl Requests<'_> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncBufReadExt as _;
+
     use super::*;
 
     /// The kinds of messages that are sent for these, and whether a transaction block is open then.
@@ -372,7 +419,7 @@ mod tests {
                     b'T' | b'I' => (b'Z', std::slice::from_ref(kind)),
                     kind => (*kind, b""),
                 };
-                if self.0.exchange.lock().answer(kind, body, &mut out).is_break() {
+                if self.0.exchange.lock().answer(kind, body, &mut out) == Step::Close {
                     push(&mut out, Some(b'!'), &[]);
                 }
             }
@@ -486,6 +533,61 @@ mod tests {
         assert_eq!(message[..4], u32::try_from(kept.len() + 4).unwrap().to_be_bytes());
         assert_eq!(message[4..], kept[..]);
     }
+
+    #[tokio::test]
+    async fn requests_wait_for_answers_between_transactions_but_not_in_one() {
+        let (driver, of_driver) = tokio::io::duplex(1024);
+        let (pooler, of_pooler) = tokio::io::duplex(1024);
+        let relay = tokio::spawn(forward(of_driver, of_pooler));
+        let (mut from_relay, mut to_relay) = tokio::io::split(driver);
+        let (from_driver, mut to_driver) = tokio::io::split(pooler);
+        let mut from_driver = BufReader::new(from_driver);
+        let mut sent = Vec::new();
+        push(&mut sent, None, &[b"\0\x03\0\0options\0SELECT settings\0\0"]);
+        // A driver closes a statement that it no longer needs, and does not wait for the answer.
+        let requests: [(u8, &[u8]); 8] = [
+            (b'C', b"Ss0\0"),
+            (b'S', b""),
+            (b'Q', b"BEGIN\0"),
+            (b'Q', b"SELECT 1\0"),
+            (b'Q', b"COMMIT\0"),
+            (b'P', b"s1\0SELECT 2\0\0\0"),
+            (b'S', b""),
+            (b'X', b""),
+        ];
+        for (kind, body) in &requests {
+            push(&mut sent, Some(*kind), &[body]);
+        }
+        to_relay.write_all(&sent).await.unwrap();
+        let length = from_driver.read_u32().await.unwrap();
+        let mut startup = vec![0; length as usize - 4];
+        from_driver.read_exact(&mut startup).await.unwrap();
+        for (forwarded, answer) in [
+            ("PBEPBECS", "12C12DC3I"),
+            ("QQQ", "CCDCTDCTCI"),
+            ("PBEPBEPSX", ""),
+        ] {
+            let (mut kinds, mut body) = (String::new(), Vec::new());
+            while kinds.len() < forwarded.len() {
+                let kind = read_message(&mut from_driver, &mut body).await.unwrap().unwrap();
+                kinds.push(char::from(kind));
+            }
+            assert_eq!(kinds, forwarded);
+            let early = tokio::time::timeout(Duration::from_millis(50), from_driver.fill_buf()).await;
+            assert!(early.is_err(), "sent before the answer: {early:?}");
+            let mut answers = Vec::new();
+            for kind in answer.bytes() {
+                match kind {
+                    b'T' | b'I' => push(&mut answers, Some(b'Z'), &[&[kind]]),
+                    kind => push(&mut answers, Some(kind), &[]),
+                }
+            }
+            to_driver.write_all(&answers).await.unwrap();
+        }
+        drop((from_relay.read_u8().await, to_relay));
+        relay.abort();
+    }
+
     #[tokio::test]
     async fn a_connection_without_settings_is_refused() {
         let (mut driver, of_driver) = tokio::io::duplex(64);

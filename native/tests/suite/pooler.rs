@@ -8,6 +8,7 @@ use crate::common::process;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::net::{TcpSocket, TcpStream};
@@ -317,6 +318,55 @@ async fn requests_to_cancel_reach_the_server_through_a_pooler() {
         let message = error.as_db_error().unwrap().message();
         assert_eq!(message, "canceling statement due to user request");
     }
+    drop((pooled, pooler));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_to_early_requests_do_not_reach_other_clients() {
+    let weir = Weir::new().await;
+    let Some(pooler) = PgBouncer::start(&weir, TRANSACTION).await else {
+        return weir.end().await;
+    };
+    let url = pooler.url(&weir);
+    let pooled = weir_ledger::database::Database::at(&url).unwrap();
+    let pooled = pooled.through_pooler().await.unwrap();
+    let others = OtherProgram::connect(&url, 4).await;
+    let ours = futures_util::future::join_all((0..4).map(|_| pooled.connect())).await;
+    // PgBouncer reads 4096 bytes at once, so a part of a request often arrives alone.
+    let padded = format!("SELECT $1::int4 + 1 /* {} */", "x".repeat(900));
+    let ours = ours.into_iter().map(async |client| {
+        let client = client.unwrap();
+        for n in 0..100 {
+            // The driver sends all of them before the first answer.
+            let requests = (n..n + 5).map(|n| {
+                let (client, padded) = (&client, &padded);
+                async move { client.query_one(padded, &[&n]).await.unwrap().get::<_, i32>(0) }
+            });
+            let answers = futures_util::future::join_all(requests).await;
+            assert_eq!(answers, (n + 1..n + 6).collect::<Vec<_>>());
+        }
+    });
+    let others = others.0.iter().enumerate().map(async |(client, other)| {
+        for n in 0..500 {
+            let messages = other
+                .simple_query(&format!("SELECT '{client} {n}'"))
+                .await
+                .unwrap();
+            let is_answer = |message: &SimpleQueryMessage| match message {
+                SimpleQueryMessage::Row(row) => row.get(0) == Some(format!("{client} {n}").as_str()),
+                _ => false,
+            };
+            assert!(messages.iter().any(is_answer), "{client} {n}: {messages:?}");
+        }
+    });
+    let all = async {
+        tokio::join!(
+            futures_util::future::join_all(ours),
+            futures_util::future::join_all(others)
+        )
+    };
+    tokio::time::timeout(Duration::from_secs(60), all).await.unwrap();
     drop((pooled, pooler));
     weir.end().await;
 }
