@@ -12,13 +12,23 @@ import type { CargoTests } from "./selection.ts";
 import type { Totals } from "./totals.ts";
 
 const line = /^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;/;
+const slow = /^test (\S+) has been running for over \d+ seconds$/;
+const ended = /^test (\S+) \.\.\. /;
 
-/** Runs tests of the Rust crates, shows their output and counts them. */
-export function runCargoTests(tests: CargoTests, env: NodeJS.ProcessEnv, totals: Totals): Promise<void> {
-  return usingCache(() => runTests(tests, env, totals));
+/**
+ * Runs tests of the Rust crates, shows their output and counts them. Without a line of output for `patience`
+ * milliseconds, the tests that still run fail. A test that hangs must not hang the whole run, and cargo has no timeout.
+ */
+export function runCargoTests(
+  tests: CargoTests,
+  env: NodeJS.ProcessEnv,
+  totals: Totals,
+  patience = 900_000,
+): Promise<void> {
+  return usingCache(() => runTests(tests, env, totals, patience));
 }
 
-async function runTests({ args }: CargoTests, env: NodeJS.ProcessEnv, totals: Totals): Promise<void> {
+async function runTests({ args }: CargoTests, env: NodeJS.ProcessEnv, totals: Totals, patience: number): Promise<void> {
   const child = spawn("cargo", ["test", "--locked", "--no-fail-fast", ...args], {
     cwd: root,
     // Most of a test's time is spent waiting for other parts. With more threads, connections run out.
@@ -27,17 +37,32 @@ async function runTests({ args }: CargoTests, env: NodeJS.ProcessEnv, totals: To
     detached: true,
   });
   const forget = onExit(() => stopGroup(child, 2000));
+  const failedBefore = totals.failed;
+  const running = new Set<string>();
+  const silence = setTimeout(() => {
+    const names = [...running].join(", ") || "their names are not known";
+    console.log(`\nno test ended for ${patience / 1000} s, so these are stopped: ${names}`);
+    totals.add(0, Math.max(running.size, 1), 0);
+    void stopGroup(child, 2000);
+  }, patience);
   createInterface({ input: child.stdout }).on("line", (text) => {
+    silence.refresh();
     console.log(text);
     const match = line.exec(text);
     if (match) totals.add(Number(match[1]), Number(match[2]), Number(match[3]));
+    const started = slow.exec(text)?.[1];
+    if (started) running.add(started);
+    running.delete(ended.exec(text)?.[1] ?? "");
   });
-  createInterface({ input: child.stderr }).on("line", (text) => console.error(text));
-  const failedBefore = totals.failed;
+  createInterface({ input: child.stderr }).on("line", (text) => {
+    silence.refresh();
+    console.error(text);
+  });
   const code = await new Promise<number | null>((done) => {
     child.on("error", () => done(127));
     child.on("close", done);
   });
+  clearTimeout(silence);
   forget();
   countSkipped(env, totals);
   // A crate that does not compile has no result line, but counts as a failure.
