@@ -32,6 +32,9 @@ const CANCEL: [u8; 4] = 80_877_102_u32.to_be_bytes();
 /// The maximum time for the pooler to pass on a request to cancel.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The maximum wait for the answers to all requests. No use of a connection takes as long, so its driver is gone.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// The startup parameter with the settings. Poolers refuse it, so it ends here.
 const SETTINGS: &[u8] = b"options";
 
@@ -156,7 +159,7 @@ async fn pump(
         let mut step = change(kind, &body, &mut out);
         while step == Step::Wait {
             send(to, &mut out).await?;
-            answered.notified().await;
+            tokio::time::timeout(ANSWER_TIMEOUT, answered.notified()).await?;
             step = change(kind, &body, &mut out);
         }
         if step == Step::Close || from.buffer().is_empty() || out.len() > CHUNK {
@@ -586,6 +589,19 @@ mod tests {
         }
         drop((from_relay.read_u8().await, to_relay));
         relay.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_ends_when_a_request_waits_too_long() {
+        let (mut driver, of_driver) = tokio::io::duplex(1024);
+        let (_pooler, of_pooler) = tokio::io::duplex(1024);
+        let mut sent = Vec::new();
+        push(&mut sent, None, &[b"\0\x03\0\0options\0SELECT settings\0\0"]);
+        push(&mut sent, Some(b'Q'), &[b"SELECT 1\0"]);
+        push(&mut sent, Some(b'Q'), &[b"SELECT 2\0"]);
+        driver.write_all(&sent).await.unwrap();
+        let ended = forward(of_driver, of_pooler).await;
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 
     #[tokio::test]
