@@ -12,6 +12,7 @@ import type { CargoTests } from "./selection.ts";
 import type { Totals } from "./totals.ts";
 
 const line = /^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;/;
+const first = /^running \d+ tests?$/;
 const slow = /^test (\S+) has been running for over \d+ seconds$/;
 const ended = /^test (\S+) \.\.\. /;
 
@@ -39,23 +40,30 @@ async function runTests({ args }: CargoTests, env: NodeJS.ProcessEnv, totals: To
   const forget = onExit(() => stopGroup(child, 2000));
   const failedBefore = totals.failed;
   const running = new Set<string>();
+  let isStopped = false;
   const silence = setTimeout(() => {
     const names = [...running].join(", ") || "their names are not known";
     console.log(`\nno test ended for ${patience / 1000} s, so these are stopped: ${names}`);
     totals.add(0, Math.max(running.size, 1), 0);
+    isStopped = true;
     void stopGroup(child, 2000);
   }, patience);
+  const extendWait = (): void => {
+    if (!isStopped) silence.refresh();
+  };
   createInterface({ input: child.stdout }).on("line", (text) => {
-    silence.refresh();
+    extendWait();
     console.log(text);
     const match = line.exec(text);
     if (match) totals.add(Number(match[1]), Number(match[2]), Number(match[3]));
+    // A test binary that was killed does not print the end of its tests.
+    if (first.test(text)) running.clear();
     const started = slow.exec(text)?.[1];
     if (started) running.add(started);
     running.delete(ended.exec(text)?.[1] ?? "");
   });
   createInterface({ input: child.stderr }).on("line", (text) => {
-    silence.refresh();
+    extendWait();
     console.error(text);
   });
   const code = await new Promise<number | null>((done) => {
@@ -64,7 +72,8 @@ async function runTests({ args }: CargoTests, env: NodeJS.ProcessEnv, totals: To
   });
   clearTimeout(silence);
   forget();
-  countSkipped(env, totals);
+  // The passed tests of a stopped binary are not counted, so its skipped ones cannot be subtracted.
+  if (!isStopped) countSkipped(env, totals);
   // A crate that does not compile has no result line, but counts as a failure.
   if (code !== 0 && totals.failed === failedBefore) totals.add(0, 1, 0);
 }
