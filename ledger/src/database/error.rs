@@ -105,11 +105,17 @@ impl From<sqlx::Error> for DatabaseError {
     }
 }
 
-/// PostgreSQL's message. `tokio_postgres` only reports "db error" or "error communicating with the server"; the reason
-/// is in its source.
+/// PostgreSQL's message, and how to fix it if that is known. `tokio_postgres` only reports "db error" or "error
+/// communicating with the server"; the reason is in its source.
 pub(crate) fn message_of(error: &tokio_postgres::Error) -> String {
     if let Some(db) = error.as_db_error() {
-        return format!("{} ({})", db.message(), db.code().code());
+        let mend = match *db.code() {
+            SqlState::LOCK_NOT_AVAILABLE => {
+                "; another transaction holds the lock: end it, or try again later"
+            }
+            _ => "",
+        };
+        return format!("{} ({}){mend}", db.message(), db.code().code());
     }
     match std::error::Error::source(error) {
         Some(cause) => format!("{error}: {cause}"),

@@ -619,7 +619,11 @@ async fn a_repeated_import_locks_only_users_with_new_rows() {
         )
         .await
         .unwrap();
-    refused(&weir, &["--from", "src"], "lock timeout");
+    refused(
+        &weir,
+        &["--from", "src"],
+        "lock timeout (55P03); another transaction holds the lock: end it",
+    );
     locking.rollback().await.unwrap();
     assert!(import(&weir, &["--from", "src"]).status.success());
     weir.end().await;
