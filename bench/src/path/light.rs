@@ -22,8 +22,11 @@ const RATES: [usize; 4] = [20, 100, 200, 400];
 /// The warm-up time of each rate.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// The time without submissions before an idle installation is measured.
-const REST: Duration = Duration::from_secs(3);
+/// The time without submissions before an idle installation is measured. After ten seconds, Weir asks more rarely.
+const REST: Duration = Duration::from_secs(12);
+
+/// The minimum time that an idle installation is measured, because the system counts CPU time in steps of 10 ms.
+const MIN_IDLE: Duration = Duration::from_secs(10);
 
 /// The maximum number of statements per job.
 const MAX_STATEMENTS: f64 = 6.0;
@@ -255,7 +258,7 @@ async fn turn(scene: &Scene, stage: &Stage, side: Side) -> Result<Turn, BenchErr
     tokio::time::sleep(REST).await;
     let (cpu, statements) = (Cpu::read(&client, processes).await, counter.read(&client).await?);
     let started = Instant::now();
-    tokio::time::sleep(scene.span * 3 / 2).await;
+    tokio::time::sleep(MIN_IDLE.max(scene.span * 3 / 2)).await;
     let statements = counter.read(&client).await? - statements;
     let spent = Cpu::read(&client, processes).await.since(&cpu);
     let seconds = started.elapsed().as_secs_f64();

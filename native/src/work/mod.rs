@@ -55,6 +55,9 @@ pub use heartbeat::HEARTBEAT_INTERVAL;
 /// An empty queue. River's client requires a queue even when it only leads.
 const LEADER_QUEUE: &str = "weir_leader";
 
+/// The time between two claims from it.
+const LEADER_QUEUE_INTERVAL: Duration = Duration::from_secs(60);
+
 /// River's rescuer treats a job as stuck after this long. It would discard jobs of unknown kinds, so reconciliation
 /// takes over stuck jobs instead.
 const RESCUE_AFTER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
@@ -163,7 +166,8 @@ impl Working {
             builder = builder.without_leader_election();
         }
         if !works {
-            builder = builder.queue(LEADER_QUEUE, QueueConfig::new(1));
+            let config = QueueConfig::new(1).with_fetch_poll_interval(LEADER_QUEUE_INTERVAL);
+            builder = builder.queue(LEADER_QUEUE, config);
         }
         let client = builder.build()?;
         let stopped = CancellationToken::new();

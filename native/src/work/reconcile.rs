@@ -57,6 +57,12 @@ const MAX_GLANCE_PERIOD: SignedDuration = SignedDuration::from_secs(1);
 /// A job that another River client runs is stuck after this long, or after its timeout if that is longer.
 const STUCK_AFTER: Duration = Duration::from_secs(60 * 60);
 
+/// The time without reservations after which the installation is idle.
+const IDLE_AFTER: Duration = Duration::from_secs(10);
+
+/// The interval between full rounds while it is idle. In between, rounds only look for the first reservation.
+const IDLE_ROUND_INTERVAL: Duration = Duration::from_secs(2);
+
 /// Between two looks at stuck jobs.
 const STUCK_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -166,6 +172,8 @@ pub struct Reconciler {
     next_due: Option<Instant>,
     /// Whether the last sweep found any reservation.
     has_reservations: bool,
+    /// When there last were reservations.
+    busy: Instant,
     /// When the last full round ran.
     last_full: Option<Instant>,
     /// When stuck jobs of other clients were last looked at.
@@ -199,6 +207,7 @@ impl Reconciler {
             glances_until: Instant::now(),
             next_due: None,
             has_reservations: true,
+            busy: Instant::now(),
             last_full: None,
             looked_at_stuck: None,
             adoption: Pause::none(),
@@ -240,17 +249,24 @@ impl Reconciler {
     pub async fn round(&mut self, client: &PreparedClient) -> bool {
         self.last_full = None;
         self.has_reservations = true;
+        self.busy = Instant::now();
         self.looked_at_stuck = None;
         self.adoption = Pause::none();
         self.sweeping = Pause::none();
         self.next_round(client).await
     }
 
-    /// One round. One per second is full; the others run only urgent steps.
+    /// One round. One per second is full, and while idle, one in two seconds. The others run only urgent steps.
     async fn next_round(&mut self, client: &PreparedClient) -> bool {
+        let is_idle = self.busy.elapsed() >= IDLE_AFTER;
+        let full_interval = if is_idle {
+            IDLE_ROUND_INTERVAL
+        } else {
+            FULL_ROUND_INTERVAL
+        };
         let is_full = self
             .last_full
-            .is_none_or(|last| last.elapsed() >= FULL_ROUND_INTERVAL - ROUND_INTERVAL / 2);
+            .is_none_or(|last| last.elapsed() >= full_interval - ROUND_INTERVAL / 2);
         if is_full {
             self.last_full = Some(Instant::now());
         }
@@ -265,7 +281,9 @@ impl Reconciler {
             is_of_use = is_of_use && within("ended", self.settle_ended(client)).await;
         }
         is_of_use = is_of_use && within("sweep", self.sweep(client)).await;
-        is_of_use = is_of_use && within("adopt", self.adopt(client)).await;
+        if is_full || !is_idle {
+            is_of_use = is_of_use && within("adopt", self.adopt(client)).await;
+        }
         if self.is_due() || is_full && self.has_reservations {
             on_separate_connection("due", self.start_due()).await;
         }
@@ -373,7 +391,10 @@ impl Reconciler {
             self.adoption.after(took);
         }
         // The following steps process these jobs in the same round.
-        self.has_reservations |= found;
+        if found {
+            self.has_reservations = true;
+            self.busy = Instant::now();
+        }
         let adopted = adopted?;
         if adopted.jobs > 0 {
             weir_ledger::access_log!(
@@ -530,6 +551,9 @@ impl Reconciler {
         self.swept = sweep.next;
         self.seen += sweep.size;
         self.has_reservations = after > 0 || sweep.size > 0;
+        if self.has_reservations {
+            self.busy = Instant::now();
+        }
         let settled = self.settlements.settle(&sweep.orphans).await;
         let orphans = sweep.orphans.iter().map(|orphan| orphan.job_id);
         for job_id in orphans.filter(|job_id| settled.contains(job_id)) {
