@@ -715,6 +715,40 @@ async fn a_locked_users_ended_jobs_do_not_delay_other_settlements() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_idle_installation_notices_jobs_of_other_clients() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let user = weir.user("free").await;
+    let stopped = CancellationToken::new();
+    let reconciling = tokio::spawn(weir::work::reconcile::run(weir.context.clone(), stopped.clone()));
+    weir.maintenance_started().await;
+    // After ten seconds without reservations, most steps run more rarely.
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    for _ in 0..3 {
+        let args = serde_json::json!({ "user_id": user });
+        weir.insert_by_river(args, "analysis_default").await;
+    }
+    // The plan has one slot.
+    weir.until("the other jobs to wait for a slot", async || {
+        let parked = weir.count("quota_reservations WHERE parked_at IS NOT NULL").await;
+        (parked == 2).then_some(())
+    })
+    .await;
+    let first = "SELECT id FROM river_job WHERE state = 'available'";
+    let first: i64 = client.query_one(first, &[]).await.unwrap().get(0);
+    weir.start_elsewhere(first).await;
+    weir.ended_by_other_client(first, "completed").await;
+    weir.until("the next job", async || {
+        let next = "SELECT FROM river_job WHERE state = 'available'";
+        client.query_opt(next, &[]).await.unwrap().map(drop)
+    })
+    .await;
+    stopped.cancel();
+    reconciling.await.unwrap();
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failing_step_does_not_affect_other_steps_of_maintenance() {
     let weir = Weir::new().await;
     let client = weir.client().await;
