@@ -307,8 +307,9 @@ async fn requests_to_cancel_reach_the_server_through_a_pooler() {
         let cancel = client.cancel_token();
         let slow = tokio::spawn(async move { client.query("SELECT pg_sleep(60)", &[]).await });
         weir.until("the statement to run", async || {
-            let running = "SELECT FROM pg_stat_activity WHERE state = 'active' AND query = 'SELECT pg_sleep(60)' \
-                           AND datname = $1";
+            // It is also active while it is prepared, and then a request to cancel has no effect.
+            let running = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' \
+                           AND query = 'SELECT pg_sleep(60)' AND datname = $1";
             let found = admin.query_opt(running, &[&weir.name()]).await.unwrap();
             found.map(drop)
         })
