@@ -172,9 +172,15 @@ async fn thousands_of_jobs_ended_by_sql_settle_in_a_few_rounds() {
         )
         .await
         .unwrap();
-    let mut left = left_by_a_round(&weir).await;
+    let mut left = i64::MAX;
+    // On a slow machine, a look takes several rounds. Their sweeps alone would leave most jobs.
+    for _ in 0..3 {
+        if left > 3000 {
+            left = left_by_a_round(&weir).await;
+        }
+    }
     assert!(left <= 3000, "{left}");
-    // On a slow machine, the next round continues, and so do settlements that waited too long for the holder.
+    // The next round continues, and so do settlements that waited too long for the holder.
     for _ in 0..10 {
         if left == 0 {
             break;
