@@ -12,8 +12,6 @@ import { options } from "./lib/options.ts";
 import { nodeBin, root } from "./lib/paths.ts";
 import { exitCodeOf, stopGroup } from "./lib/process.ts";
 import { say, show } from "./lib/progress.ts";
-import { countsOf, failuresOf, findingsBelow, show as showFinding } from "./lib/prose/check.ts";
-import { exceptions, unchecked } from "./lib/prose/clean.ts";
 
 interface Check {
   /** The remedy if the check fails. */
@@ -54,16 +52,6 @@ const checks: Record<string, Check> = {
       return dead.length;
     },
   },
-  prose: {
-    remedy: "rewrite the sentences above: CONTRIBUTING.md, Style",
-    run: async () => {
-      const findings = findingsBelow(root);
-      if (flags.counts) console.log(countsOf(findings));
-      const shown = flags.all ? findings.map(showFinding) : failuresOf(findings, unchecked, exceptions);
-      for (const line of shown) show(line);
-      return shown.length;
-    },
-  },
   clippy: {
     remedy: "correct what clippy reports above",
     run: () => check("cargo", ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]),
@@ -86,15 +74,9 @@ const checks: Record<string, Check> = {
   },
 };
 
-const flags: { counts?: boolean; all?: boolean } = {};
-
 /** Runs the checks from the command line, or all. A failed check does not stop the others. */
 await runMain(async () => {
-  const { values, positionals: names } = options({
-    allowPositionals: true,
-    options: { counts: { type: "boolean" }, all: { type: "boolean" } },
-  });
-  Object.assign(flags, values);
+  const { positionals: names } = options({ allowPositionals: true });
   await requireCargo();
   const all = Object.keys(checks);
   const unknown = names.find((name) => !all.includes(name));
