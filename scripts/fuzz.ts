@@ -58,7 +58,7 @@ await runMain(async () => {
   const rows: string[] = [];
   let findings = 0;
   for (const target of targets) {
-    // New inputs go to the first folder. The second has the shared starting corpus.
+    // New inputs go to the first folder, which is not in git. The second has a few seeds by hand.
     const found = join(state, "fuzz", "corpus", target);
     const seeds = join(fuzz, "corpus", target);
     const artifacts = join(state, "fuzz", "artifacts", target);
@@ -76,6 +76,6 @@ await runMain(async () => {
     rows.push(`| ${target} | ${executed.toLocaleString("en")} | ${ran.code === 0 ? "none" : `see ${artifacts}`} |`);
   }
   console.log(["", "| target | executions | findings |", "|---|---|---|", ...rows].join("\n"));
-  if (findings > 0) say("to run the findings again, copy them to fuzz/corpus and run: npm run fuzz");
+  if (findings > 0) say("to run the findings again, copy them to .weir/fuzz/corpus and run: npm run fuzz");
   return findings > 0 ? 1 : 0;
 });
