@@ -7,8 +7,10 @@ CREATE TABLE plan_changes (
     applied boolean NOT NULL,
     reason text,
     subscription text,
+    anchor timestamptz,
     recorded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (event_id),
+    CONSTRAINT plan_changes_anchor_exists CHECK (isfinite(anchor)),
     CONSTRAINT plan_changes_check CHECK (applied = (reason IS NULL)),
     CONSTRAINT plan_changes_effective_check CHECK (effective IN ('now', 'period_end')),
     CONSTRAINT plan_changes_event_id_check CHECK (octet_length(event_id) BETWEEN 1 AND 255),
@@ -33,6 +35,8 @@ COMMENT ON COLUMN plan_changes.reason IS
     'Why it was not applied: older than another event, or the end of a superseded subscription.';
 COMMENT ON COLUMN plan_changes.subscription IS
     'The provider''s id of the subscription, if the event named one.';
+COMMENT ON COLUMN plan_changes.anchor IS
+    'The anchor of the billing periods that the event asked for, if it named a paid period.';
 COMMENT ON COLUMN plan_changes.recorded_at IS
     'When the change was written.';
 

@@ -148,26 +148,32 @@ pub async fn set_plan(
     if let Some(outcome) = earlier_outcome(&transaction, user.id, change).await? {
         return Ok(outcome);
     }
-    let plan_id = plan_id(&transaction, change.plan).await?;
+    require_plan(&transaction, change.plan).await?;
     let anchor = match change.period {
-        Some(period) => new_anchor(&transaction, user.id, period).await?,
+        Some(period) => Some(paid_anchor(&transaction, user.id, period).await?),
         None => None,
     };
-    let row = transaction
+    let effect = transaction
         .query_one(
-            "SELECT plan_change_refusal($1, $2, $3, $4) AS reason",
-            &[&user.id, &change.plan, &change.occurred_at, &change.subscription],
+            include_str!("sql/plan_change_effect.sql"),
+            &[
+                &user.id,
+                &change.plan,
+                &change.occurred_at,
+                &change.subscription,
+                &anchor,
+            ],
         )
         .await?;
-    let not_applied = NotApplied::parse(row.get("reason"));
+    let not_applied = NotApplied::parse(effect.get("refusal"));
     let (effective, before) = (
         change.effective.as_str(),
         plan_status(&transaction, user.id).await?,
     );
     transaction
         .execute(
-            "INSERT INTO plan_changes (event_id, user_id, plan, occurred_at, effective, applied, reason, subscription) \
-             VALUES ($1, $2, $3, $4, $5, $6::text IS NULL, $6, $7)",
+            "INSERT INTO plan_changes (event_id, user_id, plan, occurred_at, effective, applied, reason, subscription, \
+             anchor) VALUES ($1, $2, $3, $4, $5, $6::text IS NULL, $6, $7, $8)",
             &[
                 &change.event_id,
                 &user.id,
@@ -176,10 +182,12 @@ pub async fn set_plan(
                 &effective,
                 &not_applied.map(NotApplied::as_str),
                 &change.subscription,
+                &anchor,
             ],
         )
         .await?;
     if not_applied.is_none() {
+        let (plan_id, anchor) = (effect.get("plan_id"), effect.get("new_anchor"));
         apply(&transaction, user.id, plan_id, change.effective, anchor).await?;
         let log = Change {
             actor,
@@ -265,25 +273,23 @@ async fn apply(
     Ok(())
 }
 
-/// The anchor of the billing periods that a paid period implies; `None` if it is the user's anchor already.
-async fn new_anchor(
+/// The anchor of the billing periods that a paid period implies. It is the user's present anchor if that fits.
+async fn paid_anchor(
     transaction: &Transaction<'_>,
     user: Uuid,
     period: PaidPeriod,
-) -> Result<Option<Timestamp>, ControlError> {
+) -> Result<Timestamp, ControlError> {
     let row = transaction
         .query_one(
-            "SELECT s.anchor AS known, paid_anchor($2, $3, s.anchor) AS anchor \
-             FROM subscription_of($1, clock_timestamp()) s",
+            "SELECT paid_anchor($2, $3, s.anchor) AS anchor FROM subscription_of($1, clock_timestamp()) s",
             &[&user, &period.start, &period.end],
         )
         .await?;
-    let anchor = row.get::<_, Option<Timestamp>>("anchor").ok_or_else(|| {
+    row.get::<_, Option<Timestamp>>("anchor").ok_or_else(|| {
         ControlError::Invalid(
             "period_end must be a whole number of months after period_start, at most 36".to_owned(),
         )
-    })?;
-    Ok(Some(anchor).filter(|anchor| *anchor != row.get::<_, Timestamp>("known")))
+    })
 }
 
 async fn earlier_outcome(
@@ -313,20 +319,18 @@ async fn earlier_outcome(
     }))
 }
 
-async fn plan_id(transaction: &Transaction<'_>, name: &str) -> Result<Uuid, ControlError> {
+async fn require_plan(transaction: &Transaction<'_>, name: &str) -> Result<(), ControlError> {
     let rows = transaction
         .query(
-            "SELECT id, tier::text AS tier FROM subscription_plans ORDER BY tier",
+            "SELECT tier::text AS tier FROM subscription_plans ORDER BY tier",
             &[],
         )
         .await?;
-    match rows.iter().find(|row| row.get::<_, &str>("tier") == name) {
-        Some(row) => Ok(row.get("id")),
-        None => {
-            let names: Vec<&str> = rows.iter().map(|row| row.get("tier")).collect();
-            Err(ControlError::UnknownPlan(name.to_owned(), names.join(", ")))
-        }
+    let names: Vec<&str> = rows.iter().map(|row| row.get("tier")).collect();
+    if names.contains(&name) {
+        return Ok(());
     }
+    Err(ControlError::UnknownPlan(name.to_owned(), names.join(", ")))
 }
 
 /// Writes due changes to the subscriptions. They apply from their time on in any case. Writing them triggers a check of

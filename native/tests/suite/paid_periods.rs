@@ -274,7 +274,7 @@ async fn the_order_of_arrival_does_not_change_the_plan() {
     let weir = Weir::new().await;
     let backend = Backend::new(&weir).await;
     type Event = (&'static str, &'static str, i64);
-    let cases: [(&[Event], &str); 5] = [
+    let cases: [(&[Event], &str); 9] = [
         // Another subscription starts before the first one ends, in the same second, and after it.
         (
             &[
@@ -312,6 +312,44 @@ async fn the_order_of_arrival_does_not_change_the_plan() {
             ],
             "free",
         ),
+        // The later one ends, and the earlier one is still paid.
+        (
+            &[
+                ("sub_a", "pro", 1),
+                ("sub_b", "enterprise", 3),
+                ("sub_b", "free", 5),
+            ],
+            "pro",
+        ),
+        // The plan comes from the last event of the newest other one.
+        (
+            &[
+                ("sub_a", "pro_plus", 2),
+                ("sub_b", "pro", 1),
+                ("sub_c", "enterprise", 3),
+                ("sub_c", "free", 4),
+            ],
+            "pro_plus",
+        ),
+        (
+            &[
+                ("sub_a", "pro", 1),
+                ("sub_a", "pro_plus", 2),
+                ("sub_b", "enterprise", 3),
+                ("sub_b", "free", 4),
+            ],
+            "pro_plus",
+        ),
+        // It has ended already.
+        (
+            &[
+                ("sub_a", "pro", 1),
+                ("sub_b", "enterprise", 2),
+                ("sub_a", "free", 3),
+                ("sub_b", "free", 4),
+            ],
+            "free",
+        ),
     ];
     for (events, plan) in cases {
         for order in orders(events.len()) {
@@ -331,6 +369,62 @@ async fn the_order_of_arrival_does_not_change_the_plan() {
             assert_eq!(last["plan"], plan, "{events:?} in the order {order:?}");
         }
     }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_subscription_ends_the_plan_and_the_month_come_from_another() {
+    let weir = Weir::new().await;
+    let backend = Backend::new(&weir).await;
+    let user = weir.user("free").await;
+    let (first, second) = (day(20), day(10));
+    let event = |plan: &str, subscription: &str, at: Timestamp| json!({ "plan": plan, "subscription": subscription, "occurred_at": at });
+    let paid = |mut members: Value| {
+        members["period_start"] = members["occurred_at"].clone();
+        members
+    };
+    let period = async || {
+        let usage = weir.get("/api/usage", Who::User(user)).await.body;
+        usage["period"]["start"]
+            .as_str()
+            .unwrap()
+            .parse::<Timestamp>()
+            .unwrap()
+    };
+    backend.applied(user, paid(event("pro", "sub_a", first))).await;
+    backend
+        .applied(user, paid(event("enterprise", "sub_b", second)))
+        .await;
+    assert_eq!(period().await, second);
+    let end = event("free", "sub_b", day(5));
+    let answer = backend.event(user, end).await.body;
+    assert_eq!(
+        (&answer["applied"], &answer["plan"]),
+        (&json!(true), &json!("pro")),
+        "{answer}"
+    );
+    assert_eq!(period().await, first, "its paid month");
+    // One that ends at the period's end.
+    backend.applied(user, event("enterprise", "sub_c", day(4))).await;
+    let mut end = event("free", "sub_c", day(3));
+    end["effective"] = json!("period_end");
+    let answer = backend.event(user, end).await.body;
+    assert_eq!(
+        (&answer["plan"], &answer["next_plan"]["plan"]),
+        (&json!("enterprise"), &json!("pro")),
+        "{answer}"
+    );
+    // An end without a subscription ends all earlier ones.
+    backend
+        .applied(user, json!({ "plan": "free", "occurred_at": day(2) }))
+        .await;
+    backend.applied(user, event("enterprise", "sub_d", day(1))).await;
+    let answer = backend.event(user, event("free", "sub_d", day(0))).await.body;
+    assert_eq!(
+        (&answer["applied"], &answer["plan"]),
+        (&json!(true), &json!("free")),
+        "{answer}"
+    );
     weir.end().await;
 }
 
