@@ -52,7 +52,11 @@ impl Inspection {
         let mut faults = self.faults.clone();
         let schema = &self.river;
         let latest = MIGRATION_VERSION_LATEST;
+        // The record was created after the check that River's migrations may run. They commit one by one, so a process
+        // that was killed may have left an old version.
+        let has_begun = self.has_record && self.applied.is_none();
         let applies = match (self.river_version, river) {
+            (Some(version), River::Create) if version < OLDEST_RIVER && has_begun => true,
             (None, River::Skip) => {
                 faults.push(format!(
                     "schema {schema:?} has no River tables, and --skip-river creates none; install River {OLDEST_RIVER} or newer there first, set RIVER_SCHEMA to its schema, or leave out --skip-river"

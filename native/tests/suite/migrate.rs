@@ -73,6 +73,39 @@ async fn foreign_objects_are_named_and_an_old_river_stays_by_default() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_first_migration_that_was_killed_is_finished() {
+    for version in 1..=5 {
+        let weir = Weir::made(&OWN, async |url| {
+            let client = Database::at(url).unwrap().connect().await.unwrap();
+            // As after a kill between two of River's migrations, which commit one by one.
+            let schema = Schema::present();
+            let record = schema
+                .files
+                .iter()
+                .find(|file| file.path == "tables/weir_schema.sql");
+            let record = &record.unwrap().sql;
+            river_at(url, version).await;
+            client
+                .batch_execute(&format!("CREATE SCHEMA weir; SET search_path = weir; {record}"))
+                .await
+                .unwrap();
+            let printed = weir(url, &["migrate", "--print"], &OWN);
+            assert!(printed.status.success(), "{version}: {}", message(&printed));
+            let finished = weir(url, &["migrate"], &OWN);
+            assert!(finished.status.success(), "{version}: {}", message(&finished));
+            let again = weir(url, &["migrate"], &OWN);
+            assert!(
+                message(&again).starts_with("nothing to do"),
+                "{}",
+                message(&again)
+            );
+        })
+        .await;
+        weir.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_recent_enough_river_is_not_changed() {
     let weir = Weir::made(&[], async |url| {
         let client = Database::at(url).unwrap().connect().await.unwrap();
