@@ -212,6 +212,16 @@ pub async fn revoke_key(client: &mut Client, actor: &str, name: &str) -> Result<
     Ok(true)
 }
 
+/// Whether a key is neither revoked nor expired.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn is_valid_key(client: &Client, name: &str) -> Result<bool, tokio_postgres::Error> {
+    let valid = "SELECT 1 FROM service_keys WHERE name = $1 AND revoked_at IS NULL AND (expires_at > now()) IS NOT FALSE";
+    Ok(client.query_opt(valid, &[&name]).await?.is_some())
+}
+
 /// Finds the key with this secret, and records its use.
 ///
 /// # Errors

@@ -31,7 +31,7 @@ pub use deliveries::{
 pub use error::ControlError;
 pub use grants::{Granted, NewGrant, grant, grants_of};
 pub use import::{ImportFault, ImportSource, ImportTotal, Imported, import};
-pub use keys::{KEY_PREFIX, KeyRefusal, Scope, ServiceKey, create_key, keys, revoke_key, verify_key};
+pub use keys::{KEY_PREFIX, KeyRefusal, Scope, ServiceKey, create_key, is_valid_key, keys, revoke_key, verify_key};
 pub use log::{LogCursor, LogEntry, log_after};
 pub use overrides::{MAX_LIMIT, Override, override_of, remove_override, set_override};
 pub use plan::{

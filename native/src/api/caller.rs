@@ -30,6 +30,8 @@ pub(super) struct Caller {
     pub(super) job_token: Option<String>,
     /// When the user's token expires, in seconds since the Unix epoch; `None` without a token.
     pub(super) token_expires_at: Option<u64>,
+    /// The name of the service key; `None` without one.
+    pub(super) key: Option<String>,
 }
 
 impl Caller {
@@ -115,7 +117,7 @@ impl FromRequestParts<Arc<Api>> for Caller {
             let scope = if is_safe { Scope::Read } else { Scope::Submit };
             let key = service_key::verified(api, parts, scope).await?;
             if let Some(record) = record {
-                let _ = record.key.set(key.name);
+                let _ = record.key.set(key.name.clone());
             }
             let user = service_key::on_behalf_of(parts)?;
             Self {
@@ -124,6 +126,7 @@ impl FromRequestParts<Arc<Api>> for Caller {
                 request_id: headers::request_id(parts.headers.get(REQUEST_ID)),
                 job_token: None,
                 token_expires_at: None,
+                key: Some(key.name),
                 trace,
             }
         } else {
@@ -138,6 +141,7 @@ impl FromRequestParts<Arc<Api>> for Caller {
             Self {
                 holder: api.holders.of(&verified.caller),
                 token_expires_at: verified.caller.token_expires_at,
+                key: None,
                 user: verified.caller.user,
                 request_id: verified.request_id,
                 job_token: job_token(parts),

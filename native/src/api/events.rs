@@ -12,7 +12,6 @@ use axum::response::IntoResponse;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::{Stream, StreamExt, stream};
 use serde::{Deserialize, Serialize};
-use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 
 use super::answers::{
@@ -50,21 +49,49 @@ const LANES_INTERVAL: Duration = Duration::from_secs(1);
 /// Often enough that proxies do not consider the stream dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// The longest duration of a stream. It ends when its caller's token expires.
+/// The longest duration of a stream. It ends when its caller's token expires. Service keys are checked again and again.
 fn longest(token_expires_at: Option<u64>, now_unix_secs: u64) -> Duration {
     let left = token_expires_at.map(|at| at.saturating_add(LEEWAY_SECS).saturating_sub(now_unix_secs));
     left.map_or(MAX_STREAM, |left| Duration::from_secs(left).min(MAX_STREAM))
 }
 
-/// The response. It ends at its time limit and when the process stops, even while it waits for an event.
-fn answer(
-    stopping: CancellationToken,
+/// When a stream must end.
+struct Limits {
+    api: Arc<Api>,
     token_expires_at: Option<u64>,
-    events: impl Stream<Item = Sent> + Send + 'static,
-) -> impl IntoResponse {
-    let now = jiff::Timestamp::now().as_second().unsigned_abs();
-    let until = tokio::time::timeout(longest(token_expires_at, now), stopping.cancelled_owned());
-    let stream = Sse::new(events.take_until(until)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
+    key: Option<String>,
+}
+
+impl Limits {
+    fn of(api: &Arc<Api>, caller: &Caller) -> Self {
+        Self {
+            api: Arc::clone(api),
+            token_expires_at: caller.token_expires_at,
+            key: caller.key.clone(),
+        }
+    }
+
+    /// Waits for the time limit, the end of the service key, or the stop of the process.
+    async fn reached(self) {
+        let now = jiff::Timestamp::now().as_second().unsigned_abs();
+        let key_ends = async {
+            match &self.key {
+                Some(key) => self.api.live_keys.end_of(key).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(longest(self.token_expires_at, now)) => {}
+            () = key_ends => {}
+            () = self.api.stopping.cancelled() => {}
+        }
+    }
+}
+
+/// The response. It ends at its limits, even while it waits for an event.
+fn answer(limits: Limits, events: impl Stream<Item = Sent> + Send + 'static) -> impl IntoResponse {
+    let events = events.take_until(Box::pin(limits.reached()));
+    let stream = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
     // nginx buffers responses by default, and an event would wait until the buffer is full.
     ([("x-accel-buffering", "no")], stream)
 }
@@ -102,8 +129,7 @@ pub(super) async fn job(
     jobs::by_id(&api, &caller, id).await?;
     let watch = api.feed.watch(caller.holder.id, Some(id));
     let watch = watch.ok_or(ApiError::TooManyStreams)?;
-    let stopping = api.stopping.clone();
-    let expiry = caller.token_expires_at;
+    let limits = Limits::of(&api, &caller);
     let start = Following {
         api,
         caller,
@@ -113,7 +139,7 @@ pub(super) async fn job(
         sending: None,
     };
     let events = stream::unfold(start, Following::step);
-    Ok(answer(stopping, expiry, events))
+    Ok(answer(limits, events))
 }
 
 struct Following {
@@ -229,7 +255,7 @@ pub(super) async fn jobs(
     let watch = api.feed.watch(caller.holder.id, None);
     let watch = watch.ok_or(ApiError::TooManyStreams)?;
     let newest = jobs::newest_first(&api, caller.holder, None, limit).await?;
-    let stopping = api.stopping.clone();
+    let limits = Limits::of(&api, &caller);
     let mut start = Everything {
         api,
         holder: caller.holder,
@@ -241,7 +267,7 @@ pub(super) async fn jobs(
         start.is_new(job);
     }
     let events = stream::unfold(start, Everything::step);
-    Ok(answer(stopping, caller.token_expires_at, events))
+    Ok(answer(limits, events))
 }
 
 struct Everything {
@@ -310,7 +336,7 @@ pub(super) async fn lanes(
 ) -> Result<impl IntoResponse, ApiError> {
     let place = api.live_view.stream(caller.holder.id);
     let place = place.ok_or(ApiError::TooManyStreams)?;
-    let stopping = api.stopping.clone();
+    let limits = Limits::of(&api, &caller);
     let events = stream::unfold((api, place, true), |(api, place, first)| async move {
         if !first {
             tokio::time::sleep(LANES_INTERVAL).await;
@@ -321,7 +347,7 @@ pub(super) async fn lanes(
         };
         Some((Ok(event), (api, place, false)))
     });
-    Ok(answer(stopping, caller.token_expires_at, events))
+    Ok(answer(limits, events))
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod job;
 mod job_token;
 mod jobs;
 pub mod listen;
+mod live_keys;
 mod live_view;
 mod places;
 pub mod probes;

@@ -13,6 +13,7 @@ use super::edge_reports::RecentReports;
 use super::feed::Feed;
 use super::job_token::JobTokens;
 use super::listen::{self, ListenError, Patience};
+use super::live_keys::LiveKeys;
 use super::live_view::LiveView;
 use super::probes::{self, Probes};
 use super::receiving::Receiving;
@@ -106,6 +107,7 @@ async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, Serv
         keys,
         reports: RecentReports::default(),
         wrong_keys: WrongKeys::default(),
+        live_keys: LiveKeys::new(context.pool.clone()),
         holders,
         river,
         feed: Feed::start(context.pool.clone(), stopping.clone()),

@@ -15,6 +15,7 @@ use super::changes::Changes;
 use super::edge_reports::RecentReports;
 use super::feed::Feed;
 use super::job_token::JobTokens;
+use super::live_keys::LiveKeys;
 use super::live_view::LiveView;
 use super::receiving::Receiving;
 use super::sending::Sending;
@@ -58,6 +59,8 @@ pub(super) struct Api {
     pub(super) job_tokens: JobTokens,
     /// The tokens of endpoints that answer later.
     pub(super) attempt_tokens: AttemptTokens,
+    /// Ends event streams of service keys.
+    pub(super) live_keys: LiveKeys,
     /// The lanes, for all clients.
     pub(super) live_view: LiveView,
     /// Cancelled when the process starts to stop.

@@ -8,12 +8,14 @@ use std::time::Duration;
 use crate::common::{GO_TESTS, Weir, Who};
 use async_trait::async_trait;
 use axum::body::{Body, BodyDataStream};
-use axum::http::Response;
+use axum::http::{Request, Response};
 use futures_util::StreamExt;
 use serde_json::{Map, Value, json};
+use tower::ServiceExt;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::{Role, Working};
 use weir_ledger::attempts::Progress;
+use weir_ledger::control::{self, Scope};
 use weir_ledger::holder::Holder;
 use weir_policy::token::LEEWAY_SECS;
 
@@ -274,6 +276,51 @@ async fn a_stream_ends_when_its_callers_token_expires() {
         let end = async { while events.next().await.is_some() {} };
         let waited = tokio::time::timeout(Duration::from_secs(60), end).await;
         assert!(waited.is_ok(), "{path} goes on");
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_when_its_service_key_is_revoked_or_expires() {
+    let weir = Weir::new().await;
+    let mut client = weir.client().await;
+    let open = async |name: &str, path: &str| {
+        let request = Request::builder()
+            .uri(path)
+            .header("authorization", format!("Bearer weir_sk_{}", name.repeat(43)))
+            .header("weir-on-behalf-of", "anne");
+        let request = request.body(Body::empty()).unwrap();
+        Events::of_answer(weir.router.clone().oneshot(request).await.unwrap())
+    };
+    let ends_at = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(2);
+    for (name, expires_at) in [("a", None), ("b", Some(ends_at)), ("c", None)] {
+        let secret = format!("weir_sk_{}", name.repeat(43));
+        control::create_key(
+            &mut client,
+            "shell:test",
+            name,
+            &secret,
+            &[Scope::Read],
+            expires_at,
+        )
+        .await
+        .unwrap();
+    }
+    let mut streams = Vec::new();
+    for name in ["a", "b"] {
+        for path in ["/api/jobs/events", "/api/lanes/events"] {
+            streams.push((name, path, open(name, path).await));
+        }
+    }
+    let mut other = open("c", "/api/lanes/events").await;
+    assert!(control::revoke_key(&mut client, "shell:test", "a").await.unwrap());
+    for (name, path, mut events) in streams {
+        let end = async { while events.next().await.is_some() {} };
+        let waited = tokio::time::timeout(Duration::from_secs(60), end).await;
+        assert!(waited.is_ok(), "{path} of {name} goes on");
+    }
+    for _ in 0..3 {
+        assert!(other.next().await.is_some(), "a valid key's stream goes on");
     }
     weir.end().await;
 }

@@ -278,6 +278,7 @@ const NATIVE: &[&str] = &[
     "api::problem",
     "api::sending",
     "api::receiving",
+    "api::live_keys",
     "api::wrong_keys",
     "api::answers",
     "api::job",
