@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
+use jiff::{Timestamp, ToSpan};
 use riverqueue::{CronSchedule, CronTimeZone, PeriodicSchedule};
 use serde_json::{Map, Number, Value};
 
@@ -32,6 +33,9 @@ pub enum Schedule {
     Every(i64),
     /// River's cron, in UTC unless `CRON_TZ=` sets another zone.
     Cron(CronSchedule),
+    /// Cron at certain hours in a time zone. The schedule itself is in UTC. A local time that a clock change skips is due
+    /// at the change, and one that it repeats is due the first time.
+    Local(CronSchedule, TimeZone),
 }
 
 impl PeriodicSchedule for Schedule {
@@ -42,6 +46,26 @@ impl PeriodicSchedule for Schedule {
                 Timestamp::from_second(tick.checked_mul(*seconds)?).ok()
             }
             Self::Cron(cron) => cron.next(current),
+            Self::Local(cron, zone) => next_local(cron, zone, current),
+        }
+    }
+}
+
+fn next_local(cron: &CronSchedule, zone: &TimeZone, current: Timestamp) -> Option<Timestamp> {
+    let mut local = zone.to_datetime(current);
+    loop {
+        local = Offset::UTC.to_datetime(cron.next(Offset::UTC.to_timestamp(local).ok()?)?);
+        let due = match zone.to_ambiguous_timestamp(local).offset() {
+            AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(local).ok()?,
+            AmbiguousOffset::Fold { before, .. } => before.to_timestamp(local).ok()?,
+            AmbiguousOffset::Gap { before, .. } => {
+                let after_change = before.to_timestamp(local).ok()? + 1.second();
+                zone.preceding(after_change).next()?.timestamp()
+            }
+        };
+        // In the repeated hour, earlier ones of the same local time are over.
+        if due > current {
+            return Some(due);
         }
     }
 }
@@ -165,7 +189,15 @@ fn from_cron(cron: &str) -> Result<Schedule, String> {
     if rest.split_whitespace().any(is_nothing) || schedule.next(Timestamp::UNIX_EPOCH).is_none() {
         return Err(format!("schedule is {cron:?}, which never occurs"));
     }
-    Ok(Schedule::Cron(schedule))
+    // A schedule of every hour follows the clock through a change.
+    let hours = rest.split_whitespace().nth(1);
+    let is_hourly = rest.trim() == "@hourly" || hours.is_some_and(|hours| hours.starts_with(['*', '?']));
+    Ok(match schedule.time_zone() {
+        CronTimeZone::Named(zone) if !is_hourly => {
+            Schedule::Local(schedule.with_time_zone(CronTimeZone::Utc), zone)
+        }
+        _ => Schedule::Cron(schedule),
+    })
 }
 
 /// Whether the step after a `/` is too large for River, which adds steps in 32 bits.
@@ -226,6 +258,75 @@ mod tests {
         let cron = schedule(Some("CRON_TZ=Europe/Berlin 30 3 * * *"), None).unwrap();
         assert_eq!(next(&cron, "2026-11-21T12:00:00Z"), "2026-11-22T02:30:00Z");
         assert_eq!(next(&cron, "2026-07-21T12:00:00Z"), "2026-07-22T01:30:00Z");
+    }
+
+    /// This many ticks after a time.
+    fn ticks(cron: &str, after: &str, count: usize) -> Vec<String> {
+        let schedule = schedule(Some(cron), None).unwrap();
+        let first = schedule.next(after.parse().unwrap());
+        std::iter::successors(first, |at| schedule.next(*at))
+            .take(count)
+            .map(|at| at.to_string())
+            .collect()
+    }
+
+    #[test]
+    fn a_skipped_local_time_is_due_at_the_clock_change() {
+        let before = "2027-03-27T12:00:00Z";
+        assert_eq!(
+            ticks("CRON_TZ=Europe/Berlin 0,30 2 * * *", before, 3),
+            [
+                "2027-03-28T01:00:00Z",
+                "2027-03-29T00:00:00Z",
+                "2027-03-29T00:30:00Z"
+            ]
+        );
+        assert_eq!(
+            ticks("CRON_TZ=Europe/Berlin 30 2,3 * * *", before, 3),
+            [
+                "2027-03-28T01:00:00Z",
+                "2027-03-28T01:30:00Z",
+                "2027-03-29T00:30:00Z"
+            ]
+        );
+        // Clocks change at midnight here.
+        assert_eq!(
+            ticks("CRON_TZ=Africa/Cairo @daily", "2027-04-29T12:00:00Z", 2),
+            ["2027-04-29T22:00:00Z", "2027-04-30T21:00:00Z"]
+        );
+    }
+
+    #[test]
+    fn a_repeated_local_time_is_due_once() {
+        let cron = "CRON_TZ=Europe/Berlin 30 2 * * *";
+        let once = ["2027-10-31T00:30:00Z", "2027-11-01T01:30:00Z"];
+        assert_eq!(ticks(cron, "2027-10-30T12:00:00Z", 2), once);
+        // In the second of the two hours.
+        for now in [
+            "2027-10-31T01:05:00Z",
+            "2027-10-31T01:30:00Z",
+            "2027-10-31T01:45:00Z",
+        ] {
+            assert_eq!(ticks(cron, now, 1), once[1..]);
+        }
+    }
+
+    #[test]
+    fn schedules_of_every_hour_follow_the_clock() {
+        for cron in ["CRON_TZ=Europe/Berlin 0 * * * *", "CRON_TZ=Europe/Berlin @hourly"] {
+            assert_eq!(
+                ticks(cron, "2027-10-30T23:30:00Z", 3),
+                [
+                    "2027-10-31T00:00:00Z",
+                    "2027-10-31T01:00:00Z",
+                    "2027-10-31T02:00:00Z"
+                ]
+            );
+            assert_eq!(
+                ticks(cron, "2027-03-28T00:30:00Z", 2),
+                ["2027-03-28T01:00:00Z", "2027-03-28T02:00:00Z"]
+            );
+        }
     }
 
     #[test]
