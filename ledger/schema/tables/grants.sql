@@ -9,7 +9,7 @@ CREATE TABLE grants (
     reason text NOT NULL,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (id),
-    CONSTRAINT grants_amount_check CHECK (amount > 0),
+    CONSTRAINT grants_amount_check CHECK (amount >= 0),
     CONSTRAINT grants_check CHECK (((reserved)::numeric + (used)::numeric) <= (amount)::numeric),
     CONSTRAINT grants_expires_at_exists CHECK (isfinite(expires_at) AND (expires_at <= '9999-12-30 22:00:00.999999+00')),
     CONSTRAINT grants_reserved_check CHECK (reserved >= 0),
@@ -25,7 +25,7 @@ COMMENT ON COLUMN grants.user_id IS
 COMMENT ON COLUMN grants.event_type IS
     'The meter.';
 COMMENT ON COLUMN grants.amount IS
-    'The whole amount, in units of the meter.';
+    'The whole amount, in units of the meter. A grant that was taken back keeps what was used or reserved of it.';
 COMMENT ON COLUMN grants.reserved IS
     'Held by reservations.';
 COMMENT ON COLUMN grants.used IS

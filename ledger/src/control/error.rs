@@ -23,6 +23,9 @@ pub enum ControlError {
     /// The user was deleted, and has submitted nothing since.
     #[error("{0} was deleted; nothing was changed")]
     UserDeleted(String),
+    /// The user has no such grant.
+    #[error("unknown grant {0}; `weir user show` lists a user's grants")]
+    GrantNotFound(Uuid),
     /// Unknown webhook.
     #[error("unknown webhook {0}; `weir webhook list` lists all webhooks")]
     WebhookNotFound(Uuid),

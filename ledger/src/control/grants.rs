@@ -142,3 +142,58 @@ pub async fn grant(
         repeated: false,
     })
 }
+
+/// Lowers a grant of a user to this amount, but not below what is used or reserved. 0 ends it: then amounts that jobs have
+/// reserved do not return to it. A grant that is not larger stays unchanged.
+///
+/// # Errors
+///
+/// When the user has no such grant, the amount is negative, no reason is given, or the database cannot be used.
+pub async fn lower_grant(
+    client: &mut Client,
+    actor: &str,
+    user: &User,
+    grant: Uuid,
+    amount: i64,
+    reason: &str,
+) -> Result<Granted, ControlError> {
+    if amount < 0 {
+        return Err(ControlError::Invalid("amount must be 0 or more".to_owned()));
+    }
+    if reason.trim().is_empty() {
+        return Err(ControlError::Invalid(
+            "a change of a grant needs a reason".to_owned(),
+        ));
+    }
+    let transaction = user.begin_change(client).await?;
+    transaction
+        .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&user.id])
+        .await?;
+    let row = transaction
+        .query_opt(
+            "SELECT * FROM grants WHERE user_id = $1 AND id = $2",
+            &[&user.id, &grant],
+        )
+        .await?;
+    let Some(row) = row else {
+        return Err(ControlError::GrantNotFound(grant));
+    };
+    let before = from_row(&row);
+    let row = transaction
+        .query_opt(include_str!("sql/lower_grant.sql"), &[&grant, &amount])
+        .await?;
+    let Some(row) = row else { return Ok(before) };
+    let lowered = from_row(&row);
+    let change = Change {
+        actor,
+        action: "grant.lower",
+        holder: Some(user.id),
+        meter: Some(row.get("event_type")),
+        reason: Some(reason),
+        before: Some(json!(before)),
+        after: Some(json!(lowered)),
+    };
+    change.write(&transaction).await?;
+    transaction.commit().await?;
+    Ok(lowered)
+}

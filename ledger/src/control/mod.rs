@@ -21,7 +21,7 @@ mod usage_feed;
 mod user;
 mod webhooks;
 
-pub use adjustments::{Adjustment, adjust};
+pub use adjustments::{Adjustment, Credit, NewAdjustment, adjust};
 pub use cancel::cancel_waiting;
 pub use deletion::{Deleted, delete};
 pub use deliveries::{
@@ -29,9 +29,11 @@ pub use deliveries::{
     replay_webhook, test_webhook,
 };
 pub use error::ControlError;
-pub use grants::{Granted, NewGrant, grant, grants_of};
+pub use grants::{Granted, NewGrant, grant, grants_of, lower_grant};
 pub use import::{ImportFault, ImportSource, ImportTotal, Imported, import};
-pub use keys::{KEY_PREFIX, KeyRefusal, Scope, ServiceKey, create_key, is_valid_key, keys, revoke_key, verify_key};
+pub use keys::{
+    KEY_PREFIX, KeyRefusal, Scope, ServiceKey, create_key, is_valid_key, keys, revoke_key, verify_key,
+};
 pub use log::{LogCursor, LogEntry, log_after};
 pub use overrides::{MAX_LIMIT, Override, override_of, remove_override, set_override};
 pub use plan::{

@@ -189,6 +189,7 @@ impl From<ControlError> for ApiError {
             ControlError::UnknownPlan(..) | ControlError::Invalid(_) => Self::Unprocessable(text),
             ControlError::UnknownMeter(..)
             | ControlError::UserNotFound(_)
+            | ControlError::GrantNotFound(_)
             | ControlError::WebhookNotFound(_) => Self::NotFound(text),
             ControlError::UserDeleted(_) => Self::Deleted,
             ControlError::Conflict(_) => Self::Conflict(text),

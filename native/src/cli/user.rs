@@ -10,7 +10,9 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 use weir::api::admin::holder_view;
 use weir::config::Settings;
-use weir_ledger::control::{self, Effective, NewGrant, NotApplied, Override, PaidPeriod, PlanChange};
+use weir_ledger::control::{
+    self, Credit, Effective, NewAdjustment, NewGrant, NotApplied, Override, PaidPeriod, PlanChange,
+};
 use weir_ledger::holder::Holders;
 use weir_ledger::read::usage::usage;
 use weir_policy::span::Span;
@@ -112,10 +114,28 @@ Examples:
         #[arg(long)]
         key: Option<String>,
     },
+    /// Take back a grant, such as after a refund; what is used or reserved of it stays.
+    #[command(after_help = "\
+Examples:
+  weir user revoke alice 5f0c1c3e-0000-4000-8000-000000000000 --reason 'refund of order 7'
+  weir user revoke alice 5f0c1c3e-0000-4000-8000-000000000000 --keep 40 --reason 'refund of order 7'")]
+    Revoke {
+        /// The user's subject, as in their tokens.
+        subject: Subject,
+        /// The id of the grant, as `weir user show` prints it.
+        grant: Uuid,
+        /// Lower the grant to this amount [default: 0, which ends it].
+        #[arg(long, default_value_t = 0, hide_default_value = true)]
+        keep: i64,
+        /// The reason, for the audit log.
+        #[arg(long)]
+        reason: String,
+    },
     /// Correct the usage of this billing period; a negative amount is a refund.
     #[command(after_help = "\
-Example:
-  weir user adjust alice analysis -3 --reason 'support ticket 17'")]
+Examples:
+  weir user adjust alice analysis -3 --reason 'support ticket 17'
+  weir user adjust alice analysis -3 --credit plan --reason 'support ticket 17'")]
     Adjust {
         /// The user's subject, as in their tokens.
         subject: Subject,
@@ -124,6 +144,9 @@ Example:
         /// The amount to add.
         #[arg(allow_negative_numbers = true)]
         amount: i64,
+        /// What a refund returns first: grants or plan.
+        #[arg(long, default_value = "grants", value_parser = credit)]
+        credit: Credit,
         /// The reason, for the audit log and billing.
         #[arg(long)]
         reason: String,
@@ -186,6 +209,14 @@ fn window(text: &str) -> Result<Span, String> {
     Span::parse(text).ok_or_else(|| format!("{text:?} is not a window; use month, day, hour or minute"))
 }
 
+fn credit(text: &str) -> Result<Credit, String> {
+    match text {
+        "grants" => Ok(Credit::Grants),
+        "plan" => Ok(Credit::Plan),
+        _ => Err(format!("{text:?} is no part of the usage; use grants or plan")),
+    }
+}
+
 /// A window and its limit.
 fn limit(text: &str) -> Result<(Span, Option<i64>), String> {
     let wants = || format!("{text:?} is not a limit; use one such as month=2000 or hour=unlimited");
@@ -208,6 +239,7 @@ impl Action {
             | Self::Plan(PlanArguments { subject, .. })
             | Self::Override { subject, .. }
             | Self::Grant { subject, .. }
+            | Self::Revoke { subject, .. }
             | Self::Adjust { subject, .. }
             | Self::Cancel { subject, .. }
             | Self::Delete { subject, .. } => subject,
@@ -351,15 +383,31 @@ impl User {
                     granted.created.amount, granted.created.id
                 )
             }
+            Action::Revoke {
+                grant, keep, reason, ..
+            } => {
+                let grant = control::lower_grant(client, &actor, &user, grant, keep, &reason).await?;
+                let meter = meter_text(client, &user, &grant.meter).await;
+                format!(
+                    "{meter}: grant {} now has {}, of which {} are left",
+                    grant.id, grant.amount, grant.left
+                )
+            }
             Action::Adjust {
                 meter,
                 amount,
+                credit,
                 reason,
                 key,
                 ..
             } => {
-                let key = key.as_deref();
-                let booked = control::adjust(client, &actor, &user, &meter, amount, &reason, key).await?;
+                let wanted = NewAdjustment {
+                    meter: &meter,
+                    amount,
+                    reason: &reason,
+                    credit,
+                };
+                let booked = control::adjust(client, &actor, &user, &wanted, key.as_deref()).await?;
                 let before = if booked.repeated { "; already recorded" } else { "" };
                 let meter = meter_text(client, &user, &meter).await;
                 format!("{meter}: {} used in this period{before}", booked.created.used)

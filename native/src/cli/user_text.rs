@@ -50,10 +50,11 @@ pub(super) fn holder(view: &Value) -> String {
             };
             let _ = writeln!(
                 text,
-                "  grant  {} of {} left, {expires}: {}",
+                "  grant  {} of {} left, {expires}: {} ({})",
                 grant["left"],
                 grant["amount"],
-                word(&grant["reason"])
+                word(&grant["reason"]),
+                word(&grant["id"])
             );
         }
         if let Value::Object(own) = &meter["overrides"] {

@@ -214,6 +214,15 @@ async fn a_user_is_shown_as_text_and_as_json() {
         text.starts_with("analysis, in analyses: granted 100 (grant "),
         "{text}"
     );
+    let grant = text.trim_end().trim_end_matches(')').rsplit(' ').next().unwrap();
+    let revoked = [
+        "user", "revoke", &user, grant, "--keep", "40", "--reason", "a refund",
+    ];
+    assert_eq!(
+        message(&run(&weir, &revoked, &[])),
+        format!("analysis, in analyses: grant {grant} now has 40, of which 40 are left\n")
+    );
+    let shown = format!("  grant  40 of 40 left, never expires: a ticket ({grant})");
     let text = message(&run(&weir, &["user", "show", &user], &[]));
     assert_eq!(
         text.lines().next(),
@@ -223,7 +232,7 @@ async fn a_user_is_shown_as_text_and_as_json() {
     for line in [
         "analysis, in analyses",
         "  slots  0 of 3 in use, 0 waiting",
-        "  grant  100 of 100 left, never expires: a ticket",
+        &shown,
         "no jobs",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");

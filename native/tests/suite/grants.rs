@@ -7,7 +7,7 @@ use crate::common::{GO_TESTS, Weir, Who, files};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
-use weir_ledger::control::{self, Granted, NewGrant, User};
+use weir_ledger::control::{self, Adjustment, ControlError, Credit, Granted, NewAdjustment, NewGrant, User};
 use weir_ledger::holder::Holders;
 use weir_ledger::reservation::{Answer, Reserver};
 use weir_ledger::settlement::{Ended, Success};
@@ -85,6 +85,31 @@ impl Scene {
         control::grants_of(&self.weir.client().await, &self.account)
             .await
             .unwrap()
+    }
+
+    async fn adjust(&self, amount: i64, credit: Credit) -> Adjustment {
+        let wanted = NewAdjustment {
+            meter: "analysis",
+            amount,
+            reason: "a test",
+            credit,
+        };
+        let mut client = self.weir.client().await;
+        let adjusted = control::adjust(&mut client, "shell:test", &self.account, &wanted, None).await;
+        adjusted.unwrap().created
+    }
+
+    /// Lowers the grant.
+    async fn lower(&self, grant: Uuid, amount: i64) -> Result<Granted, ControlError> {
+        let mut client = self.weir.client().await;
+        control::lower_grant(&mut client, "shell:test", &self.account, grant, amount, "refund").await
+    }
+
+    /// The sums of the usage events: amount, the part of grants, overage.
+    async fn billed(&self) -> [i64; 3] {
+        let sums = "SELECT sum(quota_amount)::bigint, sum(from_grants)::bigint, sum(overage)::bigint FROM usage_events";
+        let row = self.weir.client().await.query_one(sums, &[]).await.unwrap();
+        [0, 1, 2].map(|at| row.get(at))
     }
 
     /// The rest of each grant, in the order in which they are drawn on.
@@ -439,4 +464,118 @@ async fn grants_with_unreadable_expiry_are_refused() {
         assert_eq!(constraint, Some("grants_expires_at_exists"), "{moment}");
     }
     weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refund_returns_to_grants_what_they_paid_for() {
+    let scene = Scene::new(5).await;
+    scene.grant(10, None).await;
+    let job = scene.submit(12).await.unwrap();
+    scene.complete(job, 12).await;
+    assert_eq!((scene.billed().await, scene.left().await), ([57, 7, 0], vec![3]));
+    let refund = scene.adjust(-12, Credit::Grants).await;
+    assert_eq!((refund.used, refund.from_grants), (45, -7));
+    assert_eq!((scene.billed().await, scene.left().await), ([45, 0, 0], vec![10]));
+    assert_eq!(scene.quota().await, [45, 0, 15]);
+    assert_eq!(scene.weir.complaints().await, Vec::<String>::new());
+
+    // A part, of the plan first and of grants first.
+    let job = scene.submit(12).await.unwrap();
+    scene.complete(job, 12).await;
+    let refund = scene.adjust(-2, Credit::Plan).await;
+    assert_eq!((refund.from_grants, scene.left().await), (0, vec![3]));
+    let refund = scene.adjust(-3, Credit::Grants).await;
+    assert_eq!((refund.from_grants, scene.left().await), (-3, vec![6]));
+    assert_eq!(scene.billed().await, [52, 4, 0]);
+    assert_eq!(scene.weir.complaints().await, Vec::<String>::new());
+    scene.weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refund_makes_a_used_up_grant_usable_again() {
+    let scene = Scene::new(0).await;
+    scene.grant(4, Some(HOUR)).await;
+    scene.grant(5, None).await;
+    let job = scene.submit(9).await.unwrap();
+    scene.complete(job, 9).await;
+    assert_eq!((scene.left().await, scene.submit(1).await), (vec![], None));
+    let client = scene.weir.client().await;
+    client
+        .batch_execute("UPDATE grants SET expires_at = now() - interval '1 second' WHERE expires_at IS NOT NULL; DELETE FROM holders")
+        .await
+        .unwrap();
+    // To the grant that can still be used.
+    assert_eq!(scene.adjust(-3, Credit::Grants).await.from_grants, -3);
+    assert_eq!(scene.left().await, [3]);
+    let job = scene.submit(3).await.unwrap();
+    scene.cancel(job).await;
+    // More than that goes to the expired one, and lapses.
+    assert_eq!(scene.adjust(-5, Credit::Grants).await.from_grants, -5);
+    assert_eq!(scene.left().await, [5]);
+    assert_eq!(scene.weir.complaints().await, Vec::<String>::new());
+    scene.weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_is_taken_back_down_to_what_is_used() {
+    let scene = Scene::new(0).await;
+    scene.grant(10, None).await;
+    let grant = scene.grants().await[0].id;
+    let job = scene.submit(3).await.unwrap();
+    scene.complete(job, 3).await;
+    let job = scene.submit(2).await.unwrap();
+    let lowered = async |amount: i64| {
+        let granted = scene.lower(grant, amount).await.unwrap();
+        (granted.amount, granted.left)
+    };
+    assert_eq!(lowered(8).await, (8, 3));
+    assert_eq!(lowered(9).await, (8, 3), "it is not raised");
+    assert_eq!(lowered(4).await, (5, 0), "used or reserved");
+    assert_eq!(scene.submit(1).await, None);
+    assert_eq!(lowered(0).await, (5, 0));
+    assert_eq!(lowered(0).await, (5, 0), "again");
+    scene.cancel(job).await;
+    assert_eq!(scene.quota().await[2], 0, "what returns to an ended grant lapses");
+    assert_eq!(scene.submit(1).await, None);
+    assert_eq!(scene.weir.complaints().await, Vec::<String>::new());
+
+    let log = "SELECT reason, before ->> 'amount', after ->> 'amount' FROM admin_log WHERE action = 'grant.lower' ORDER BY id";
+    let rows = scene.weir.client().await.query(log, &[]).await.unwrap();
+    let changes: Vec<[String; 3]> = rows.iter().map(|row| [0, 1, 2].map(|at| row.get(at))).collect();
+    assert_eq!(
+        changes,
+        [["refund", "10", "8"], ["refund", "8", "5"], ["refund", "5", "5"]]
+    );
+    let missing = scene.lower(Uuid::new_v4(), 0).await;
+    assert!(
+        matches!(missing, Err(ControlError::GrantNotFound(_))),
+        "{missing:?}"
+    );
+    assert!(matches!(
+        scene.lower(grant, -1).await,
+        Err(ControlError::Invalid(_))
+    ));
+    // A grant of another user.
+    let holders = Holders::load(&scene.weir.client().await).await.unwrap();
+    let stranger = User::of(holders, scene.weir.user("free").await.into());
+    let mut client = scene.weir.client().await;
+    let refused = control::lower_grant(&mut client, "shell:test", &stranger, grant, 0, "refund").await;
+    assert!(
+        matches!(refused, Err(ControlError::GrantNotFound(_))),
+        "{refused:?}"
+    );
+    scene.weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unused_grant_is_taken_back_as_a_whole() {
+    let scene = Scene::new(0).await;
+    scene.grant(10, None).await;
+    let grant = scene.grants().await[0].id;
+    let granted = scene.lower(grant, 0).await.unwrap();
+    assert_eq!((granted.amount, granted.left), (0, 0));
+    assert!(granted.expires_at.is_some());
+    assert_eq!((scene.left().await, scene.submit(1).await), (vec![], None));
+    assert_eq!(scene.weir.complaints().await, Vec::<String>::new());
+    scene.weir.end().await;
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use crate::common::{Answer, GO_TESTS, Weir, Who, files};
 use jsonschema::{Validator, validator_for};
 use serde_json::{Value, json};
+use uuid::Uuid;
 use weir_ledger::control::{self, Scope};
 
 const HOLDER: &str = "/admin/holders/{subject}";
@@ -13,6 +14,7 @@ const PLAN: &str = "/admin/holders/{subject}/plan";
 const OVERRIDE: &str = "/admin/holders/{subject}/overrides/{meter}";
 const ADJUSTMENTS: &str = "/admin/holders/{subject}/adjustments";
 const GRANTS: &str = "/admin/holders/{subject}/grants";
+const GRANT: &str = "/admin/holders/{subject}/grants/{grant}";
 const USAGE: &str = "/admin/holders/{subject}/usage";
 const CHECK: &str = "/admin/holders/{subject}/quota";
 const EVENTS: &str = "/admin/usage/events";
@@ -327,6 +329,7 @@ impl Provoked {
         let (other, nothing) = (&more.replace('1', "2"), &more.replace("analysis", "nothing"));
         self.change_a_known_holder(plan, other_plan, slots, more, other)
             .await;
+        self.lower_a_grant().await;
         let deleted =
             "INSERT INTO deleted_users (hash) SELECT sha256(convert_to(weir_holder('gone')::text, 'UTF8'))";
         self.weir.client().await.batch_execute(deleted).await.unwrap();
@@ -394,6 +397,28 @@ impl Provoked {
             let path = route.replace("{subject}", "anne").replace("{meter}", meter);
             self.check_operator(method, route, &path, route, body, status)
                 .await;
+        }
+    }
+
+    async fn lower_a_grant(&mut self) {
+        let grants = "SELECT id FROM grants LIMIT 1";
+        let grant: Uuid = self
+            .weir
+            .client()
+            .await
+            .query_one(grants, &[])
+            .await
+            .unwrap()
+            .get(0);
+        let lowered = r#"{"amount": 0, "reason": "a refund"}"#;
+        for (grant, body, status) in [
+            (grant.to_string(), lowered, 200),
+            (grant.to_string(), "{}", 422),
+            (Uuid::new_v4().to_string(), lowered, 404),
+            ("none".to_owned(), lowered, 404),
+        ] {
+            let path = format!("/admin/holders/anne/grants/{grant}");
+            self.check_operator("PUT", GRANT, &path, "-", body, status).await;
         }
     }
 

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 use weir::webhooks;
-use weir_ledger::control::{self, Effective, Override, PlanChange, User};
+use weir_ledger::control::{self, Credit, Effective, NewAdjustment, Override, PlanChange, User};
 use weir_ledger::holder::Holders;
 use weir_policy::span::Span;
 
@@ -58,6 +58,15 @@ async fn thresholds(weir: &Weir, user: Uuid) -> Vec<String> {
             )
         })
         .collect()
+}
+
+fn adjustment(amount: i64) -> NewAdjustment<'static> {
+    NewAdjustment {
+        meter: "analysis",
+        amount,
+        reason: "a test",
+        credit: Credit::default(),
+    }
 }
 
 async fn user_of(weir: &Weir, user: Uuid) -> User {
@@ -255,9 +264,9 @@ async fn use_one(weir: &Weir, user: Uuid, way: &str) {
         }
         "an operator" => {
             let account = user_of(weir, user).await;
-            let booked =
-                control::adjust(&mut client, "shell:test", &account, "analysis", 1, "a test", None).await;
-            booked.unwrap();
+            control::adjust(&mut client, "shell:test", &account, &adjustment(1), None)
+                .await
+                .unwrap();
         }
         _ => weir.use_up(user, "analysis", 1).await,
     }
@@ -306,17 +315,9 @@ async fn a_threshold_emits_one_event_when_reached() {
     let mut client = weir.client().await;
     let account = user_of(&weir, user).await;
     for amount in [-70, 60] {
-        let booked = control::adjust(
-            &mut client,
-            "shell:test",
-            &account,
-            "analysis",
-            amount,
-            "a test",
-            None,
-        )
-        .await;
-        booked.unwrap();
+        control::adjust(&mut client, "shell:test", &account, &adjustment(amount), None)
+            .await
+            .unwrap();
     }
     assert_eq!(thresholds(&weir, user).await.len(), 2);
     weir.end().await;
@@ -329,17 +330,9 @@ async fn a_lowered_limit_may_be_reached_by_earlier_usage() {
     // A downgrade in the middle of the month.
     let user = weir.user("pro").await;
     let (mut client, account) = (weir.client().await, user_of(&weir, user).await);
-    control::adjust(
-        &mut client,
-        "shell:test",
-        &account,
-        "analysis",
-        40,
-        "a test",
-        None,
-    )
-    .await
-    .unwrap();
+    control::adjust(&mut client, "shell:test", &account, &adjustment(40), None)
+        .await
+        .unwrap();
     assert_eq!(thresholds(&weir, user).await, [""; 0]);
     set_plan(&weir, user, "free", Effective::Now).await;
     assert_eq!(thresholds(&weir, user).await, ["month 50"]);

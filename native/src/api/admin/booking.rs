@@ -12,13 +12,13 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
-use weir_ledger::control::{self, NewGrant};
+use weir_ledger::control::{self, Credit, NewAdjustment, NewGrant};
 
 use super::super::answers::{AlreadyUsed, InvalidBody, LacksScope, NoKey, Unavailable};
 use super::super::caller::Operator;
 use super::super::problem::{ApiError, NotApplied, ProblemDetails};
 use super::super::state::Api;
-use super::holder::GrantView;
+use super::holder::{GrantView, Lowered};
 use super::request::{self, Names};
 
 /// A correction of usage.
@@ -31,6 +31,10 @@ pub(super) struct WantedAdjustment {
     /// The amount to add. A negative amount is a refund. Not 0.
     #[schema(minimum = -999_999_999_999_999_i64, maximum = 999_999_999_999_999_i64)]
     amount: i64,
+    /// What a refund returns first: `grants` (what grants paid for) or `plan`. Overage is returned before both.
+    #[serde(default)]
+    #[schema(value_type = String, example = "grants")]
+    credit: Credit,
     /// The reason, for the audit log and billing.
     #[schema(min_length = 1)]
     reason: String,
@@ -43,11 +47,16 @@ pub(super) struct AdjustmentView {
     id: Uuid,
     /// The usage of this billing period after the correction.
     used: i64,
+    /// The part of the amount that returned to grants. 0 or negative, as in the usage event.
+    from_grants: i64,
+    /// The part of the amount that was overage. 0 or negative, as in the usage event.
+    overage: i64,
 }
 
 /// Adds to the usage of the current billing period, or refunds some of it.
 ///
-/// The correction appears in the usage events. The same `Idempotency-Key` books once.
+/// The correction appears in the usage events. A refund returns to grants what they paid for. The same `Idempotency-Key`
+/// books once.
 #[utoipa::path(
     post,
     path = "/admin/holders/{subject}/adjustments",
@@ -75,25 +84,23 @@ pub(super) async fn adjustment(
 ) -> Result<Response, ApiError> {
     let (user, wanted): (_, WantedAdjustment) = (request::user(&api, &subject)?, request::body(body)?);
     let key = request::idempotency_key(&headers)?;
+    let wanted = NewAdjustment {
+        meter: &wanted.meter,
+        amount: wanted.amount,
+        reason: &wanted.reason,
+        credit: wanted.credit,
+    };
     let booked = api
         .changes
         .of::<_, ApiError, _>(user.id, || {
-            async |client| {
-                let WantedAdjustment {
-                    meter,
-                    amount,
-                    reason,
-                } = &wanted;
-                Ok(
-                    control::adjust(client, &operator.actor, &user, meter, *amount, reason, Some(key))
-                        .await?,
-                )
-            }
+            async |client| Ok(control::adjust(client, &operator.actor, &user, &wanted, Some(key)).await?)
         })
         .await?;
     let view = AdjustmentView {
         id: booked.created.id,
         used: booked.created.used,
+        from_grants: booked.created.from_grants,
+        overage: booked.created.overage,
     };
     Ok((StatusCode::CREATED, Json(view)).into_response())
 }
@@ -158,4 +165,59 @@ pub(super) async fn grant(
         })
         .await?;
     Ok((StatusCode::CREATED, Json(GrantView::from(granted.created))).into_response())
+}
+
+/// The rest of a grant.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LowerAmount {
+    /// The new amount. What is used or reserved of the grant stays. 0 ends the grant.
+    #[schema(minimum = 0, maximum = 999_999_999_999_999_i64)]
+    amount: i64,
+    /// The reason, for the audit log.
+    #[schema(min_length = 1)]
+    reason: String,
+}
+
+/// Lowers or ends a grant, such as after a refund of its purchase.
+///
+/// The amount is not lowered below what is used or reserved. A smaller grant stays unchanged, so that a repeated request
+/// has no further effect. After a grant ended, amounts that unfinished jobs have reserved do not return to it.
+#[utoipa::path(
+    put,
+    path = "/admin/holders/{subject}/grants/{grant}",
+    operation_id = "lowerGrant",
+    tag = "Holders",
+    params(
+        ("subject" = String, Path, description = "The subject in the holder's tokens", min_length = 1, max_length = 255),
+        ("grant" = String, Path, description = "The id of the grant", min_length = 1),
+    ),
+    request_body = LowerAmount,
+    responses(
+        (status = 200, body = Lowered, description = "The grant, or the reason why nothing changed"),
+        NoKey, LacksScope,
+        (status = 404, body = ProblemDetails, description = "The holder has no such grant", content_type = "application/problem+json"),
+        InvalidBody, Unavailable,
+    )
+)]
+pub(super) async fn lower(
+    State(api): State<Arc<Api>>,
+    operator: Operator,
+    Names((subject, grant)): Names<(String, String)>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<GrantView>, ApiError> {
+    let (user, wanted): (_, LowerAmount) = (request::user(&api, &subject)?, request::body(body)?);
+    let grant: Uuid = grant
+        .parse()
+        .map_err(|_| ApiError::NotFound(format!("unknown grant {grant:?}")))?;
+    let LowerAmount { amount, reason } = &wanted;
+    let lowered = api
+        .changes
+        .of::<_, ApiError, _>(user.id, || {
+            async |client| {
+                Ok(control::lower_grant(client, &operator.actor, &user, grant, *amount, reason).await?)
+            }
+        })
+        .await?;
+    Ok(Json(lowered.into()))
 }

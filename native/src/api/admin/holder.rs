@@ -107,6 +107,18 @@ pub(super) struct GrantView {
     reason: String,
 }
 
+/// The answer to a request to lower a grant.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[allow(
+    dead_code,
+    reason = "describes what `GrantView` and `NotApplied` serialise to"
+)]
+pub(super) enum Lowered {
+    Grant(GrantView),
+    NotApplied(NotApplied),
+}
+
 impl From<Granted> for GrantView {
     fn from(granted: Granted) -> Self {
         let Granted {

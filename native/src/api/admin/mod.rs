@@ -29,6 +29,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(change::put_override, change::delete_override))
         .routes(routes!(booking::adjustment))
         .routes(routes!(booking::grant))
+        .routes(routes!(booking::lower))
         .routes(routes!(usage_by_period::list))
         .routes(routes!(usage_events::list))
         .routes(routes!(log::list))
