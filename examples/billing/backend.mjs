@@ -26,72 +26,150 @@ async function weir(method, path, body, headers = {}) {
   });
   if (answer.ok) return answer.json();
   const isTemporary = answer.status >= 500 || [401, 403, 408, 429].includes(answer.status);
-  throw new (isTemporary ? Temporary : Error)(`${method} ${path}: ${answer.status} ${await answer.text()}`);
+  const error = new (isTemporary ? Temporary : Error)(`${method} ${path}: ${answer.status} ${await answer.text()}`);
+  throw Object.assign(error, { status: answer.status });
 }
 
-/** Stripe's customers by subject, from the events. */
+/** What earlier events showed: customers by subject, subjects by subscription, plans by price. */
 const customers = new Map();
+const subjects = new Map();
+const plans = new Map();
+
+/** The entries of a line of the file that the maps lack. */
+function newIn({ subject, customer, subscription, price, plan }) {
+  const entries = [
+    { map: customers, key: subject, value: customer },
+    { map: subjects, key: subscription, value: subject },
+    { map: plans, key: price, value: plan },
+  ];
+  return entries.filter(({ map, key, value }) => key && value && map.get(key) !== value);
+}
+
+function note(line) {
+  for (const { map, key, value } of newIn(line)) map.set(key, value);
+}
+
 for (const line of (await readFile(CUSTOMERS_FILE, "utf8").catch(() => "")).split("\n")) {
   try {
-    const { subject, customer } = JSON.parse(line);
-    customers.set(subject, customer);
+    note(JSON.parse(line));
   } catch {
     // An empty line, or one that was cut off by a kill.
   }
 }
 
-async function remember(subject, customer) {
-  const id = customer?.id ?? customer;
-  if (!id || customers.get(subject) === id) return;
-  const line = `\n${JSON.stringify({ subject, customer: id })}\n`;
-  await appendFile(CUSTOMERS_FILE, line).catch((error) => {
+async function remember({ customer, ...line }) {
+  const all = { ...line, customer: customer?.id ?? customer };
+  if (newIn(all).length === 0) return;
+  await appendFile(CUSTOMERS_FILE, `\n${JSON.stringify(all)}\n`).catch((error) => {
     throw new Temporary(String(error));
   });
-  customers.set(subject, id);
+  note(all);
 }
 
-/** The plan that a subscription's licensed price names. Metered prices bill usage. */
-function planOf({ items }) {
-  const prices = (items?.data ?? []).map((item) => item?.price);
-  return prices.find((price) => price?.lookup_key && price.recurring?.usage_type !== "metered")?.lookup_key;
+/** The subject of a subscription, even after it was removed from the metadata. */
+function subjectOf({ id, metadata, customer }) {
+  const known = metadata?.subject || subjects.get(id);
+  if (known) return known;
+  const same = [...customers].filter(([, one]) => one === (customer?.id ?? customer));
+  return same.length === 1 ? same[0][0] : undefined;
+}
+
+/** The plan that a product's metadata names. Events contain only its id. */
+async function planOfProduct(product) {
+  if (typeof product !== "string") return product?.metadata?.plan;
+  const found = await stripe.products.retrieve(product).catch((error) => {
+    // It was deleted.
+    if (error instanceof Stripe.errors.StripeInvalidRequestError) return undefined;
+    throw new Temporary(`product ${product}: ${error}`);
+  });
+  return found?.metadata?.plan;
+}
+
+/**
+ * The plans that a subscription's licensed prices may name, with their prices. Metered prices bill usage. The metadata of
+ * a price comes before that of its product, and both before lookup keys: Stripe moves a key to the price that replaces it.
+ */
+async function plansOf({ items }) {
+  const all = (items?.data ?? []).map((item) => item?.price);
+  const prices = all.filter((price) => price && price.recurring?.usage_type !== "metered");
+  const named = async (nameOf) => {
+    const names = await Promise.all(prices.map(async (price) => ({ price: price.id, plan: await nameOf(price) })));
+    return names.filter(({ plan }) => plan);
+  };
+  const byPrice = await named((price) => price.metadata?.plan);
+  if (byPrice.length > 0) return byPrice;
+  const byProduct = await named((price) => planOfProduct(price.product));
+  if (byProduct.length > 0) return byProduct;
+  return [...(await named((price) => price.lookup_key)), ...(await named((price) => plans.get(price.id)))];
+}
+
+/** Sets the first of these plans that Weir knows. An add-on's key names none. Returns the answer, and the plan. */
+async function setPlan(path, [first, ...others], change) {
+  try {
+    return { ...(await weir("PUT", path, { ...change, plan: first.plan })), set: first };
+  } catch (error) {
+    // 409: this event has set another one of them.
+    if (others.length === 0 || ![409, 422].includes(error.status)) throw error;
+    return setPlan(path, others, change);
+  }
 }
 
 // A bank transfer completes its session before it is paid.
 const payments = ["checkout.session.completed", "checkout.session.async_payment_succeeded"];
 
+const pathOf = (subject) => `/admin/holders/${encodeURIComponent(subject)}`;
+
 /** Returns why an event changed nothing, or undefined. */
-async function apply({ id, type, created, data: { object } }) {
-  const isSubscription = type.startsWith("customer.subscription.");
+async function apply(event) {
+  const { type, data } = event;
+  if (type.startsWith("customer.subscription.")) return applySubscription(event, data.object);
   const isCustomer = ["customer.created", "customer.updated"].includes(type);
-  if (!isSubscription && !isCustomer && !payments.includes(type)) return;
-  const subject = object.metadata?.subject;
+  if (!isCustomer && !payments.includes(type)) return;
+  const subject = data.object.metadata?.subject;
   if (!subject) return "it has no metadata.subject";
-  const holder = `/admin/holders/${encodeURIComponent(subject)}`;
-  if (isCustomer) return remember(subject, object.id);
-  if (isSubscription) {
-    const bought = planOf(object);
-    if (!bought) return "no price names a plan";
-    // Not paid yet. This event may arrive after the payment's event of the same second.
-    if (object.status === "incomplete") return "it is not paid yet";
-    const isOver = type.endsWith(".deleted") || ["canceled", "incomplete_expired"].includes(object.status);
-    const isPaused = object.status === "paused" || object.pause_collection;
-    const unpaid = object.status === "unpaid" ? UNPAID_PLAN : undefined;
-    const plan = isOver ? DEFAULT_PLAN : (unpaid ?? (isPaused ? PAUSED_PLAN : bought));
-    const time = (seconds) => new Date(seconds * 1000).toISOString();
-    const change = { plan, event_id: id, occurred_at: time(created), effective: "now", subscription: object.id };
-    const anchor = object.billing_cycle_anchor;
-    // Weir accepts a start within a year. A longer trial gets its months later.
-    if (plan === bought && anchor * 1000 < Date.now() + 365 * 86_400_000) change.period_start = time(anchor);
-    // Before the plan: usage on it then has a customer.
-    await remember(subject, object.customer);
-    const { applied, reason } = await weir("PUT", `${holder}/plan`, change);
-    return applied ? undefined : `not applied: ${reason}`;
+  if (isCustomer) return remember({ subject, customer: data.object.id });
+  return applyPurchase(subject, data.object);
+}
+
+async function applySubscription({ id, type, created }, object) {
+  const { id: subscription, status, customer } = object;
+  const subject = subjectOf(object);
+  if (!subject) return "it has no metadata.subject";
+  // Not paid yet. This event may arrive after the payment's event of the same second.
+  if (status === "incomplete") return "it is not paid yet";
+  const isOver = type.endsWith(".deleted") || ["canceled", "incomplete_expired"].includes(status);
+  // An end needs no plan's name, and its prices may have lost theirs.
+  const bought = isOver ? [] : await plansOf(object);
+  const before = subjects.get(subscription);
+  const isWeirs = before !== undefined || bought.length > 0;
+  const isPaused = status === "paused" || object.pause_collection;
+  const replaced = status === "unpaid" ? UNPAID_PLAN : isPaused ? PAUSED_PLAN : undefined;
+  // Weir ignores the end of a subscription that did not set the plan, such as that of another product.
+  const plan = isOver || (replaced && !isWeirs) ? DEFAULT_PLAN : replaced;
+  if (!plan && bought.length === 0) return "no price names a plan";
+  const time = (seconds) => new Date(seconds * 1000).toISOString();
+  const change = { event_id: id, occurred_at: time(created), effective: "now", subscription };
+  const anchor = object.billing_cycle_anchor;
+  // Weir accepts a start within a year. A longer trial gets its months later.
+  if (!plan && anchor * 1000 < Date.now() + 365 * 86_400_000) change.period_start = time(anchor);
+  // Before the plan: usage on it then has a customer.
+  await remember({ subject, customer });
+  const { applied, reason, set } = await setPlan(`${pathOf(subject)}/plan`, plan ? [{ plan }] : bought, change);
+  if (before && before !== subject) {
+    // The subscription was for another user.
+    const { period_start, ...end } = { ...change, event_id: `${id}:moved` };
+    await setPlan(`${pathOf(before)}/plan`, [{ plan: DEFAULT_PLAN }], end);
   }
-  if (!object.metadata.amount) return "it has no metadata.amount";
-  if (object.payment_status === "unpaid") return "it is not paid yet";
-  await remember(subject, object.customer);
-  const grant = { meter: object.metadata.meter, amount: Number(object.metadata.amount), reason: object.id };
-  await weir("POST", `${holder}/grants`, grant, { "idempotency-key": object.id });
+  if (!plan) await remember({ ...set, subject, subscription });
+  return applied ? undefined : `not applied: ${reason}`;
+}
+
+async function applyPurchase(subject, { id, customer, payment_status, metadata }) {
+  if (!metadata.amount) return "it has no metadata.amount";
+  if (payment_status === "unpaid") return "it is not paid yet";
+  await remember({ subject, customer });
+  const grant = { meter: metadata.meter, amount: Number(metadata.amount), reason: id };
+  await weir("POST", `${pathOf(subject)}/grants`, grant, { "idempotency-key": id });
 }
 
 const server = createServer(async (request, response) => {

@@ -227,8 +227,9 @@ describe("the example of a backend between Stripe and Weir", () => {
       return line;
     };
     const list = (...data: unknown[]): object => ({ items: { object: "list", data, has_more: false } });
-    assert.match(await send({ metadata: {} }), /metadata\.subject/);
-    assert.match(await send({ metadata: null }), /metadata\.subject/);
+    const stranger = { id: "sub_8", customer: "cus_8" };
+    assert.match(await send({ ...stranger, metadata: {} }), /metadata\.subject/);
+    assert.match(await send({ ...stranger, metadata: null }), /metadata\.subject/);
     for (const items of [list(), list(null), { items: null }, list({ price: null })]) {
       assert.match(await send(items), /no price names a plan/);
     }
@@ -237,7 +238,7 @@ describe("the example of a backend between Stripe and Weir", () => {
     assert.match(await send({}, { plan: "stickers" }), /unknown plan/i);
     // A subject that Weir refuses.
     assert.match(await send({ metadata: { subject: "x".repeat(256) } }), / 404 /);
-    assert.match(await send({ id: "sub_9" }, { created: created - 5000 }), /older/);
+    assert.match(await send({}, { created: created - 5000 }), /older/);
     const unpaid = checkoutEvent("completed", { id: "evt_99", session: "cs_9", subject, meter: "nothing", amount: 1 });
     assert.equal(await tell(unpaid), 204);
     assert.equal(await tier(), "free", "nothing of this was applied");
@@ -285,5 +286,71 @@ describe("the example of a backend between Stripe and Weir", () => {
     const end = { id: "evt_401", created, subject, plan: "pro", status: "canceled" };
     assert.equal(await tell(subscriptionEvent("deleted", end)), 204);
     assert.equal(await tier(), "pro_plus");
+  });
+
+  it("ends plans whose prices have lost their lookup keys", async () => {
+    await startBackend({ UNPAID_PLAN: "pro_plus" });
+    let created = Math.floor(Date.now() / 1000) + 4000;
+    let id = 500;
+    const old = { id: "sub_5", items: { data: [subscriptionItem("enterprise", "licensed", { id: "price_old" })] } };
+    const moved = { id: "sub_5", items: { data: [subscriptionItem(null, "licensed", { id: "price_old" })] } };
+    for (const [type, status, members, plan] of [
+      ["created", "active", old, "enterprise"],
+      ["updated", "unpaid", moved, "pro_plus"],
+      ["updated", "active", moved, "enterprise"],
+      ["updated", "paused", moved, "pro_plus"],
+      ["updated", "active", moved, "enterprise"],
+      ["deleted", "canceled", moved, "pro_plus"],
+    ] as const) {
+      const event = { id: `evt_${id++}`, created: created++, subject, plan: "-", status };
+      assert.equal(await tell(subscriptionEvent(type, event, members)), 204);
+      assert.equal(await tier(), plan, `${type} ${status}`);
+      // The price is known after a restart too.
+      if (type === "created") await startBackend({ UNPAID_PLAN: "pro_plus" });
+    }
+  });
+
+  it("finds the plan among add-ons, and in metadata", async () => {
+    await startBackend();
+    stripe.products.set("prod_yearly", { plan: "enterprise" });
+    let created = Math.floor(Date.now() / 1000) + 5000;
+    let id = 600;
+    for (const [name, plan, ...data] of [
+      ["an add-on before the plan", "pro", subscriptionItem("seats"), subscriptionItem("pro")],
+      ["a plan in the product", "enterprise", subscriptionItem("pro_yearly", "licensed", { product: "prod_yearly" })],
+      ["a plan in the price", "pro", subscriptionItem("pro_eur", "licensed", { metadata: { plan: "pro" } })],
+      [
+        "an add-on with a plan's key",
+        "pro_plus",
+        subscriptionItem("enterprise"),
+        subscriptionItem(null, "licensed", { metadata: { plan: "pro_plus" } }),
+      ],
+    ] as const) {
+      const event = subscriptionEvent(
+        "updated",
+        { id: `evt_${id++}`, created: created++, subject, plan: "-" },
+        { id: "sub_6", items: { data } },
+      );
+      // Stripe repeats it.
+      for (const _ of [1, 2]) assert.equal(await tell(event), 204);
+      assert.equal(await tier(), plan, name);
+    }
+  });
+
+  it("ends plans whose subject was removed or changed", async () => {
+    await startBackend();
+    const created = Math.floor(Date.now() / 1000) + 6000;
+    const other = `auth0|${randomUUID()}`;
+    const token = (await stack.weir("token", "--tier", "free", "--user", other)).stdout.trim();
+    const another = new Caller(stack.edge.from(someAddress()), token);
+    const send = async (seconds: number, members: object, status = "active"): Promise<void> => {
+      const event = { id: `evt_7${seconds}`, created: created + seconds, subject: other, plan: "enterprise", status };
+      assert.equal(await tell(subscriptionEvent("updated", event, { id: "sub_7", ...members })), 204);
+    };
+    await send(0, {});
+    await send(1, { metadata: { subject } });
+    assert.deepEqual([(await another.usage()).tier, await tier()], ["free", "enterprise"]);
+    await send(2, { metadata: {} }, "canceled");
+    assert.equal(await tier(), "pro_plus", "of the other subscription");
   });
 });

@@ -11,7 +11,7 @@ export interface MeterEvent {
   customer: string;
 }
 
-/** The one route of Stripe that the example calls. It counts an identifier once, as Stripe does. */
+/** The routes of Stripe that the example calls. It counts an identifier once, as Stripe does. */
 export class StripeApi {
   readonly events = new Map<string, MeterEvent>();
   /** The number of times that each usage event was accepted. */
@@ -23,6 +23,11 @@ export class StripeApi {
   refusals = 0;
   /** The number of usage events that were refused because they exist. */
   duplicates = 0;
+  /** The metadata of products by id. */
+  readonly products = new Map<string, object>([["prod_1", {}]]);
+  /** Checkout sessions by payment, and disputes by id. */
+  readonly sessions = new Map<string, object>();
+  readonly disputes = new Map<string, object>();
   url = "";
 
   static async start(lifetime: Lifetime): Promise<StripeApi> {
@@ -59,6 +64,15 @@ export class StripeApi {
         });
         return answer(200, { object: "billing.meter_event", identifier });
       }
+      const product = /^\/v1\/products\/(\w+)$/.exec(url.pathname)?.[1] ?? "";
+      const metadata = api.products.get(product);
+      if (request.method === "GET" && metadata) return answer(200, { id: product, object: "product", metadata });
+      if (request.method === "GET" && url.pathname === "/v1/checkout/sessions") {
+        const session = api.sessions.get(url.searchParams.get("payment_intent") ?? "");
+        return answer(200, { object: "list", data: session ? [session] : [], has_more: false });
+      }
+      const dispute = api.disputes.get(/^\/v1\/disputes\/(\w+)$/.exec(url.pathname)?.[1] ?? "");
+      if (request.method === "GET" && dispute) return answer(200, dispute);
       answer(404, { error: { type: "invalid_request_error", message: "no such route" } });
     });
     await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
@@ -107,7 +121,12 @@ function price(lookup_key: string | null, usage_type: "licensed" | "metered" = "
 }
 
 /** A subscription's item. Metered items have no quantity. */
-export function subscriptionItem(lookup_key: string | null, usage_type: "licensed" | "metered" = "licensed"): object {
+export function subscriptionItem(
+  lookup_key: string | null,
+  usage_type: "licensed" | "metered" = "licensed",
+  /** Members of the price that are different. */
+  members: object = {},
+): object {
   return {
     id: `si_${lookup_key ?? usage_type}`,
     object: "subscription_item",
@@ -117,7 +136,7 @@ export function subscriptionItem(lookup_key: string | null, usage_type: "license
     current_period_start: 1_772_236_800,
     discounts: [],
     metadata: {},
-    price: price(lookup_key, usage_type),
+    price: { ...price(lookup_key, usage_type), ...members },
     ...(usage_type === "licensed" && { quantity: 1 }),
     subscription: "sub_1",
     tax_rates: [],
@@ -217,6 +236,27 @@ export function checkoutEvent(
       },
     },
   });
+}
+
+/** A charge, as Stripe sends it when some of it was refunded. */
+export function charge(payment: string, refunded: number): object {
+  return {
+    id: `ch_${payment}`,
+    object: "charge",
+    amount: 2000,
+    amount_captured: 2000,
+    amount_refunded: refunded,
+    customer: "cus_1",
+    metadata: {},
+    payment_intent: payment,
+    refunded: refunded === 2000,
+    status: "succeeded",
+  };
+}
+
+/** An event of an object. */
+export function stripeEvent(type: string, id: string, object: object): string {
+  return JSON.stringify({ id, object: "event", created: Math.floor(Date.now() / 1000), type, data: { object } });
 }
 
 /** The header that Stripe signs an event with. */

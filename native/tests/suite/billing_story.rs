@@ -24,7 +24,7 @@ fn stripe_event(id: &str, created: i64, plan: &str) -> Value {
             "object": "subscription",
             "customer": "cus_anne",
             "metadata": { "subject": "auth0|anne" },
-            "items": { "data": [{ "price": { "lookup_key": plan } }] },
+            "items": { "data": [{ "price": { "metadata": { "plan": plan } } }] },
         } },
     })
 }
@@ -38,7 +38,7 @@ fn change_of(event: &Value) -> (String, Value) {
         .replace('|', "%7C");
     let occurred_at = Timestamp::from_second(event["created"].as_i64().unwrap()).unwrap();
     let body = json!({
-        "plan": subscription["items"]["data"][0]["price"]["lookup_key"],
+        "plan": subscription["items"]["data"][0]["price"]["metadata"]["plan"],
         "event_id": event["id"],
         "occurred_at": occurred_at,
         "effective": "now",
