@@ -123,6 +123,8 @@ const pathOf = (subject) => `/admin/holders/${encodeURIComponent(subject)}`;
 async function apply(event) {
   const { type, data } = event;
   if (type.startsWith("customer.subscription.")) return applySubscription(event, data.object);
+  if (type === "charge.refunded") return applyRefund(data.object);
+  if (type.startsWith("charge.dispute.")) return applyDispute(data.object);
   const isCustomer = ["customer.created", "customer.updated"].includes(type);
   if (!isCustomer && !payments.includes(type)) return;
   const subject = data.object.metadata?.subject;
@@ -168,8 +170,60 @@ async function applyPurchase(subject, { id, customer, payment_status, metadata }
   if (!metadata.amount) return "it has no metadata.amount";
   if (payment_status === "unpaid") return "it is not paid yet";
   await remember({ subject, customer });
-  const grant = { meter: metadata.meter, amount: Number(metadata.amount), reason: id };
-  await weir("POST", `${pathOf(subject)}/grants`, grant, { "idempotency-key": id });
+  await grant({ subject, id, metadata });
+}
+
+/** Grants what a session bought, once. Returns the grant. */
+async function grant({ subject, id, metadata }) {
+  const wanted = { meter: metadata.meter, amount: Number(metadata.amount), reason: id };
+  return weir("POST", `${pathOf(subject)}/grants`, wanted, { "idempotency-key": id });
+}
+
+/** Calls Stripe. Only a refusal is permanent. */
+async function ask(request) {
+  return request.catch((error) => {
+    throw error instanceof Stripe.errors.StripeInvalidRequestError ? error : new Temporary(String(error));
+  });
+}
+
+/**
+ * Lowers the grant that a charge paid for by the refunded and the disputed part. What is used of it stays. Returns the
+ * purchase, what it should keep and what it has; or undefined if the charge did not pay for an amount.
+ */
+async function takeBack({ payment_intent, amount, amount_refunded }, disputed) {
+  const purchase = await purchaseOf(payment_intent);
+  if (!purchase) return undefined;
+  // This event may arrive before that of the purchase. Repeated, the request returns the grant.
+  const { id } = await grant(purchase);
+  const kept = Math.floor(purchase.metadata.amount * Math.max(0, 1 - (amount_refunded + disputed) / amount));
+  const lowered = { amount: kept, reason: `${purchase.id} was refunded or disputed` };
+  const { amount: left } = await weir("PUT", `${pathOf(purchase.subject)}/grants/${id}`, lowered);
+  return { purchase, kept, left };
+}
+
+const noPurchase = "it did not pay for an amount";
+
+async function applyRefund(charge) {
+  if (!(await takeBack(charge, 0))) return noPurchase;
+}
+
+async function applyDispute({ id }) {
+  // Events of a dispute may arrive in any order, so its present state counts.
+  const { status, charge, amount } = await ask(stripe.disputes.retrieve(id, { expand: ["charge"] }));
+  if (status.startsWith("warning")) return "it is an inquiry";
+  const isWon = status === "won";
+  const taken = await takeBack(charge, isWon ? 0 : amount);
+  if (!taken) return noPurchase;
+  const { purchase, kept, left } = taken;
+  if (isWon && kept > left) await grant({ ...purchase, id, metadata: { ...purchase.metadata, amount: kept - left } });
+}
+
+/** The session that a payment belongs to, if it bought an amount. */
+async function purchaseOf(payment) {
+  if (!payment) return undefined;
+  const { data } = await ask(stripe.checkout.sessions.list({ payment_intent: payment?.id ?? payment }));
+  const { id, metadata } = data[0] ?? {};
+  return metadata?.subject && metadata.amount ? { subject: metadata.subject, id, metadata } : undefined;
 }
 
 const server = createServer(async (request, response) => {
@@ -192,6 +246,8 @@ const unknown = new Set();
 /** Reports a usage event to Stripe. */
 async function report({ id, subject, time, data }) {
   const value = data.amount - data.from_grants;
+  // Stripe's meters take no refunds.
+  if (value < 0) console.error("refund by hand", JSON.stringify({ subject, meter: data.meter, value, id }));
   if (value <= 0) return;
   const customer = customers.get(subject);
   if (!customer) {

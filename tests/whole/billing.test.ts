@@ -12,7 +12,15 @@ import { someAddress, startStack } from "../harness/stack.ts";
 import { until } from "../harness/until.ts";
 import { Caller } from "./jobs.ts";
 import { goFile } from "./samples.ts";
-import { checkoutEvent, StripeApi, stripeSignature, subscriptionEvent, subscriptionItem } from "./stripe.ts";
+import {
+  charge,
+  checkoutEvent,
+  StripeApi,
+  stripeEvent,
+  stripeSignature,
+  subscriptionEvent,
+  subscriptionItem,
+} from "./stripe.ts";
 
 const lifetime = { after };
 const stack = await startStack(lifetime);
@@ -352,5 +360,54 @@ describe("the example of a backend between Stripe and Weir", () => {
     assert.deepEqual([(await another.usage()).tier, await tier()], ["free", "enterprise"]);
     await send(2, { metadata: {} }, "canceled");
     assert.equal(await tier(), "pro_plus", "of the other subscription");
+  });
+
+  it("takes back what a refunded or disputed payment bought", async () => {
+    await startBackend();
+    const other = `auth0|${randomUUID()}`;
+    const token = (await stack.weir("token", "--tier", "free", "--user", other)).stdout.trim();
+    const buyer = new Caller(stack.edge.from(someAddress()), token);
+    let id = 800;
+    const buy = async (payment: string): Promise<void> => {
+      const bought = { session: `cs_${payment}`, subject: other, meter: "analysis", amount: 100 };
+      const event = checkoutEvent("completed", { id: `evt_${id++}`, ...bought });
+      stripe.sessions.set(payment, JSON.parse(event).data.object);
+      assert.equal(await tell(event), 204);
+    };
+    const refund = async (payment: string, refunded: number): Promise<void> => {
+      const event = stripeEvent("charge.refunded", `evt_${id++}`, charge(payment, refunded));
+      // Stripe repeats it.
+      for (const _ of [1, 2]) assert.equal(await tell(event), 204);
+    };
+    const dispute = async (payment: string, status: string, event: string): Promise<void> => {
+      const object = { id: `du_${payment}`, object: "dispute", amount: 2000, status, charge: charge(payment, 0) };
+      stripe.disputes.set(object.id, object);
+      assert.equal(await tell(stripeEvent(`charge.dispute.${event}`, `evt_${id++}`, object)), 204);
+    };
+    const remaining = async (): Promise<number> => (await buyer.usage()).analysis.remaining ?? 0;
+    const before = await remaining();
+    await buy("pi_1");
+    await refund("pi_1", 500);
+    assert.equal(await remaining(), before + 75, "a quarter was refunded");
+    await refund("pi_1", 2000);
+    assert.equal(await remaining(), before);
+
+    await buy("pi_2");
+    await dispute("pi_2", "warning_needs_response", "created");
+    assert.equal(await remaining(), before + 100, "an inquiry takes no money");
+    await dispute("pi_2", "needs_response", "created");
+    assert.equal(await remaining(), before);
+    for (const event of ["closed", "funds_reinstated", "created"]) await dispute("pi_2", "won", event);
+    assert.equal(await remaining(), before + 100, "given back once");
+    await refund("pi_3", 2000);
+    assert.equal(await remaining(), before + 100, "a payment for something else");
+
+    // The refund's event arrives first.
+    const late = { session: "cs_pi_4", subject: other, meter: "analysis", amount: 100 };
+    const event = checkoutEvent("completed", { id: "evt_899", ...late });
+    stripe.sessions.set("pi_4", JSON.parse(event).data.object);
+    await refund("pi_4", 2000);
+    assert.equal(await tell(event), 204);
+    assert.equal(await remaining(), before + 100);
   });
 });
