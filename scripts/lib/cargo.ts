@@ -21,8 +21,8 @@ export async function cargoEnvironment(extra: NodeJS.ProcessEnv = {}): Promise<N
   return env;
 }
 
-export function withPath(...folders: string[]): string {
-  return [...folders, nodeBin, process.env.PATH].join(":");
+export function withPath(): string {
+  return [nodeBin, process.env.PATH].join(":");
 }
 
 export interface RustVersion {
@@ -31,8 +31,8 @@ export interface RustVersion {
   commit: string;
 }
 
-export async function rustVersion(rustc = "rustc"): Promise<RustVersion> {
-  const outcome = await attempt(rustc, ["-vV"]);
+export async function rustVersion(): Promise<RustVersion> {
+  const outcome = await attempt("rustc", ["-vV"]);
   if (outcome.code !== 0) throw new Failure(`rustc cannot be run: ${lastLine(outcome.output)}`, installRust);
   const field = (name: string): string => new RegExp(`^${name}: (.*)$`, "m").exec(outcome.stdout)?.[1] ?? "unknown";
   return { release: field("release"), host: field("host"), commit: field("commit-hash") };

@@ -4,7 +4,7 @@ import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/p
 import { join, relative } from "node:path";
 import { bundle } from "./bundle.ts";
 import { usingCache } from "./cache.ts";
-import { requireCargo } from "./cargo.ts";
+import { requireCargo, withPath } from "./cargo.ts";
 import { cargoBuild, executableIn, libraryIn } from "./cargo-build.ts";
 import { Failure } from "./failure.ts";
 import { withLock } from "./lock.ts";
@@ -13,7 +13,7 @@ import { buildPage } from "./page.ts";
 import { buildLock, nodeModules, root } from "./paths.ts";
 import { run } from "./process.ts";
 import { type Pulse, step } from "./progress.ts";
-import { wasmTarget, wasmToolchain } from "./wasm-toolchain.ts";
+import { requireWasmTarget, wasmTarget } from "./wasm-toolchain.ts";
 
 const output = join(root, "build");
 const stamp = join(output, ".inputs");
@@ -85,13 +85,13 @@ export function buildRustWorker(folder: string): Promise<void> {
 async function compile(crate: string, folder: string, pulse: Pulse): Promise<void> {
   await rm(folder, { recursive: true, force: true });
   await mkdir(folder, { recursive: true });
-  const toolchain = await wasmToolchain();
+  await requireWasmTarget();
   const program = await cargoBuild(["--workspace", "--bin", bindgen], { pulse, log: "bindgen-build" });
   const compiled = await cargoBuild(["--package", crate, "--lib", "--release", "--target", wasmTarget], {
     pulse,
     log: "edge-build",
     // With this, the macros of wasm-bindgen use the same as `worker`.
-    env: { ...toolchain.env, WASM_BINDGEN_USE_JS_SYS: "1" },
+    env: { PATH: withPath(), WASM_BINDGEN_USE_JS_SYS: "1" },
   });
   const library = libraryIn(compiled, crate.replaceAll("-", "_"), ".wasm");
   await run(executableIn(program, bindgen), [library, folder]);
@@ -158,6 +158,5 @@ async function fingerprint(): Promise<string> {
       .update(await readFile(file))
       .update("\0");
   }
-  hash.update(process.env.WEIR_WASM_TOOLCHAIN ?? "");
   return hash.digest("hex");
 }
