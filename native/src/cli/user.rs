@@ -11,7 +11,8 @@ use uuid::Uuid;
 use weir::api::admin::holder_view;
 use weir::config::Settings;
 use weir_ledger::control::{
-    self, Credit, Effective, NewAdjustment, NewGrant, NotApplied, Override, PaidPeriod, PlanChange,
+    self, ControlError, Credit, Effective, Granted, NewAdjustment, NewGrant, NotApplied, Override,
+    PaidPeriod, PlanChange,
 };
 use weir_ledger::holder::Holders;
 use weir_ledger::read::usage::usage;
@@ -308,6 +309,36 @@ async fn meter_text(client: &Client, user: &control::User, meter: &str) -> Strin
     found.map_or_else(|| meter.to_owned(), |of| user_text::meter(meter, &of.unit))
 }
 
+async fn granted(
+    client: &mut Client,
+    actor: &str,
+    user: &control::User,
+    wanted: &NewGrant<'_>,
+    key: Option<&str>,
+) -> Result<String, ControlError> {
+    let granted = control::grant(client, actor, user, wanted, key).await?;
+    let before = if granted.repeated { "; already granted" } else { "" };
+    let meter = meter_text(client, user, wanted.meter).await;
+    let Granted { amount, id, .. } = granted.created;
+    Ok(format!("{meter}: granted {amount} (grant {id}){before}"))
+}
+
+async fn adjusted(
+    client: &mut Client,
+    actor: &str,
+    user: &control::User,
+    wanted: &NewAdjustment<'_>,
+    key: Option<&str>,
+) -> Result<String, ControlError> {
+    let booked = control::adjust(client, actor, user, wanted, key).await?;
+    let before = if booked.repeated { "; already recorded" } else { "" };
+    let meter = meter_text(client, user, wanted.meter).await;
+    Ok(format!(
+        "{meter}: {} used in this period{before}",
+        booked.created.used
+    ))
+}
+
 /// Prints a value as JSON or as text.
 fn shown(value: &Value, json: bool, text: impl Fn(&Value) -> String) -> CommandResult {
     if json {
@@ -375,13 +406,7 @@ impl User {
                     expires_at: expires,
                     reason: &reason,
                 };
-                let granted = control::grant(client, &actor, &user, &wanted, key.as_deref()).await?;
-                let before = if granted.repeated { "; already granted" } else { "" };
-                let meter = meter_text(client, &user, &meter).await;
-                format!(
-                    "{meter}: granted {} (grant {}){before}",
-                    granted.created.amount, granted.created.id
-                )
+                granted(client, &actor, &user, &wanted, key.as_deref()).await?
             }
             Action::Revoke {
                 grant, keep, reason, ..
@@ -407,10 +432,7 @@ impl User {
                     reason: &reason,
                     credit,
                 };
-                let booked = control::adjust(client, &actor, &user, &wanted, key.as_deref()).await?;
-                let before = if booked.repeated { "; already recorded" } else { "" };
-                let meter = meter_text(client, &user, &meter).await;
-                format!("{meter}: {} used in this period{before}", booked.created.used)
+                adjusted(client, &actor, &user, &wanted, key.as_deref()).await?
             }
             Action::Cancel { reason, .. } => {
                 let cancelled = control::cancel_waiting(client, &actor, &user, reason.as_deref()).await?;
