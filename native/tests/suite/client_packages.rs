@@ -143,6 +143,17 @@ async fn the_python_package_works_in_an_empty_project_and_its_worker_reconnects(
         &[],
         &["-m", "mypy", "--strict", "program.py", "site/weir"],
     );
+    // The code in the package's page.
+    let page = include_str!("../../../clients/python/README.md");
+    let blocks = page.split("```python\n").skip(1);
+    let code: String = blocks.filter_map(|block| block.split("```").next()).collect();
+    std::fs::write(folder.join("page.py"), code).unwrap();
+    run(
+        &python,
+        &folder,
+        &[],
+        &["-m", "mypy", "--check-untyped-defs", "page.py"],
+    );
 
     works_and_reconnects(
         python,
