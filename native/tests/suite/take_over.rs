@@ -5,11 +5,13 @@ use std::process::Output;
 use crate::common::others::river_at;
 use crate::common::process::command;
 use crate::common::{GO_TESTS, Weir, Who};
+use riverqueue::migrate::MIGRATION_VERSION_LATEST;
 use serde_json::{Value, json};
 use tokio_postgres::Client;
 use uuid::Uuid;
 use weir_ledger::control::{UsageCursor, UsageEvent, usage_after};
 use weir_ledger::database::Database;
+use weir_ledger::migrate::OLDEST_RIVER;
 use weir_ledger::plans;
 
 /// Weir's tables are apart from the product's.
@@ -729,6 +731,12 @@ async fn the_commands_of_the_page_take_over_a_product() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_documented_grants_suffice_for_rivers_tables_of_another_role() {
+    for river in [OLDEST_RIVER, MIGRATION_VERSION_LATEST] {
+        documented_grants_suffice(river).await;
+    }
+}
+
+async fn documented_grants_suffice(river: i64) {
     let page = include_str!("../../../docs/how-to/beside.md");
     let grants = blocks(page, "sql")
         .into_iter()
@@ -740,7 +748,7 @@ async fn the_documented_grants_suffice_for_rivers_tables_of_another_role() {
     );
     let mut own = String::new();
     let weir = Weir::made(&SCHEMAS, async |url| {
-        river_at(url, 6).await;
+        river_at(url, river).await;
         let client = Database::at(url).unwrap().connect().await.unwrap();
         let database: String = client
             .query_one("SELECT current_database()::text", &[])
