@@ -81,10 +81,9 @@ struct Queue<T: Transact> {
 }
 
 impl<T: Transact> Queue<T> {
-    fn block_if(&mut self, holder: Uuid, blocked: bool) {
-        if blocked && self.reason == Reason::Refused {
+    fn block_if(&mut self, blocked: bool) {
+        if blocked {
             self.reason = Reason::Blocked;
-            log_blocked(holder);
         }
     }
 }
@@ -204,11 +203,8 @@ impl<T: Transact> Quarantine<T> {
         }
         if let Some(queue) = queues.get_mut(&holder) {
             Self::enqueue(queue, one);
-            queue.block_if(holder, reason == Reason::Blocked);
+            queue.block_if(reason == Reason::Blocked);
             return;
-        }
-        if reason == Reason::Blocked {
-            log_blocked(holder);
         }
         let items = VecDeque::from([one]);
         queues.insert(holder, Queue { reason, items });
@@ -255,6 +251,7 @@ impl<T: Transact> Quarantine<T> {
     }
 
     async fn serve(quarantine: Arc<Self>, holder: Uuid) {
+        let mut is_reported = false;
         while let Some(reason) = quarantine.reason(holder) {
             let started = Instant::now();
             let sessions = match reason {
@@ -289,6 +286,9 @@ impl<T: Transact> Quarantine<T> {
             let is_blocked = !unanswered.blocked.is_empty();
             if is_blocked {
                 count_wait(started.elapsed());
+                if !std::mem::replace(&mut is_reported, true) {
+                    report_blocked(holder);
+                }
                 quarantine.start(
                     Reason::Blocked,
                     unanswered.blocked.iter().map(|(blocked, _)| *blocked),
@@ -297,7 +297,7 @@ impl<T: Transact> Quarantine<T> {
                 quarantine.unblock(holder);
             }
             if let Some(queue) = quarantine.queues.lock().get_mut(&holder) {
-                queue.block_if(holder, is_blocked);
+                queue.block_if(is_blocked);
                 for (_, one) in unanswered.blocked.into_iter().rev() {
                     queue.items.push_front(one);
                 }
@@ -309,7 +309,7 @@ impl<T: Transact> Quarantine<T> {
     }
 }
 
-fn log_blocked(holder: Uuid) {
+fn report_blocked(holder: Uuid) {
     metrics::counter!("weir_blocked_holders_total").increment(1);
     tracing::warn!(%holder, "another transaction has locked this holder; other holders continue");
 }

@@ -11,10 +11,12 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::connection_pool::ConnectionPool;
 use super::error::DatabaseError;
+use super::notifier::Notifier;
 use super::parameters::{Host, KEEPALIVE_IDLE, Server, Session, TCP_USER_TIMEOUT, Target};
 use super::prepared::PreparedClient;
 use super::relay::{Peer, Relay};
 use super::schemas::Schemas;
+use super::session::CommitTimes;
 use super::settings::{self, Settings};
 use super::tls::{MakeTls, SslMode};
 
@@ -57,6 +59,8 @@ pub struct Database {
     schemas: Schemas,
     /// Only behind a pooler in transaction mode.
     pooled: Option<Arc<Pooled>>,
+    notifier: Arc<OnceLock<Notifier>>,
+    pub(super) commits: CommitTimes,
 }
 
 /// How a pooler in transaction mode is used.
@@ -106,6 +110,8 @@ impl Database {
             for_river: Box::new(for_river),
             schemas: Schemas::default(),
             pooled: None,
+            notifier: Arc::default(),
+            commits: CommitTimes::default(),
         })
     }
 
@@ -113,6 +119,7 @@ impl Database {
     #[must_use]
     pub fn in_schemas(mut self, schemas: Schemas) -> Self {
         self.schemas = schemas;
+        self.notifier = Arc::default();
         self
     }
 
@@ -188,6 +195,7 @@ impl Database {
                 weirs,
                 rivers,
             })),
+            notifier: Arc::default(),
             ..self.clone()
         })
     }
@@ -479,6 +487,21 @@ impl Database {
         };
         let patience = CONNECT_TIMEOUT.max(self.connect_timeout());
         ConnectionPool::new(config, self.tls.clone(), setup, size, patience)
+    }
+
+    /// Notifies workers after a commit. All clones of this value share one connection for it.
+    pub(crate) fn notifier(&self) -> Notifier {
+        let start = || {
+            // The task must not keep itself alive.
+            let notifier = Arc::default();
+            Notifier::start(Self { notifier, ..self.clone() })
+        };
+        self.notifier.get_or_init(start).clone()
+    }
+
+    /// Notifies the workers of these queues of claimable jobs, after the transaction that made them claimable.
+    pub fn notify(&self, queues: impl IntoIterator<Item = String>) {
+        self.notifier().notify(queues.into_iter().collect());
     }
 
     /// River's pool.

@@ -3,10 +3,12 @@
 
 use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::try_join_all;
+use parking_lot::Mutex;
 use tokio_postgres::{Client, GenericClient, Statement};
 
 use super::connect::{CONNECT_TIMEOUT, Database};
@@ -60,10 +62,66 @@ pub(crate) fn skipping(sql: &str) -> String {
     sql.replace("FOR NO KEY UPDATE", "FOR NO KEY UPDATE SKIP LOCKED")
 }
 
+/// How long commits of this process take, most of which is the flush of the WAL on the server and its synchronous
+/// standby. Transactions keep their locks for as long.
+#[derive(Clone, Default)]
+pub(super) struct CommitTimes(Arc<Mutex<Duration>>);
+
+impl CommitTimes {
+    fn record(&self, time: Duration) {
+        metrics::histogram!("weir_commit_seconds").record(time.as_secs_f64());
+        let mut recent = self.0.lock();
+        *recent = time.max(*recent * 7 / 8);
+    }
+
+    /// The longest recent commit.
+    fn recent(&self) -> Duration {
+        *self.0.lock()
+    }
+}
+
+/// The number of commits that a transaction waits for a lock, in addition to the lock timeout.
+const COMMITS: u32 = 3;
+
 /// A connection with its prepared statements.
 pub(crate) struct Connection<S> {
     pub(crate) client: Client,
     pub(crate) statements: S,
+    lock_timeout: Duration,
+    commits: CommitTimes,
+}
+
+impl<S> Connection<S> {
+    /// Starts a transaction. It waits for a lock for the session's timeout, and as long as a few commits take: another
+    /// transaction that is only waiting for its commit does not block.
+    pub(crate) async fn begin(&self) -> Result<(), tokio_postgres::Error> {
+        let commits = self.commits.recent() * COMMITS;
+        let longer = async {
+            match commits > self.lock_timeout {
+                true => {
+                    let timeout = (self.lock_timeout + commits).as_millis();
+                    let set = format!("SET LOCAL lock_timeout = {timeout}");
+                    self.client.batch_execute(&set).await
+                }
+                false => Ok(()),
+            }
+        };
+        let begin = self.client.batch_execute("BEGIN");
+        tokio::try_join!(biased; begin, longer)?;
+        Ok(())
+    }
+
+    /// Commits, without a lock timeout: PostgreSQL takes locks during COMMIT if another program's trigger notifies.
+    pub(crate) async fn commit(&self) -> Result<(), tokio_postgres::Error> {
+        // Answered when all statements before it are done.
+        let unbounded = async {
+            self.client.batch_execute("SET LOCAL lock_timeout = 0").await?;
+            Ok(Instant::now())
+        };
+        let (started, ()) = tokio::try_join!(biased; unbounded, self.client.batch_execute("COMMIT"))?;
+        self.commits.record(started.elapsed());
+        Ok(())
+    }
 }
 
 /// The session of a task that runs one transaction after the other.
@@ -97,7 +155,12 @@ impl<S: Statements> Session<S> {
         let connected = async {
             let client = self.database.connect_by_key(self.lock_timeout).await?;
             let statements = S::prepare(&client).await?;
-            Ok(Connection { client, statements })
+            Ok(Connection {
+                client,
+                statements,
+                lock_timeout: self.lock_timeout,
+                commits: self.database.commits.clone(),
+            })
         };
         tokio::time::timeout(TRANSACTION_TIMEOUT, connected)
             .await

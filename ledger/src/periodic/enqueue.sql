@@ -16,6 +16,6 @@ WITH moved AS (
         SELECT 1 FROM river_job j
         WHERE j.state IN ('available', 'running', 'retryable', 'completed', 'discarded') AND j.queue = $6
           AND j.priority = 1 AND j.scheduled_at = $2 AND j.metadata ->> 'river:periodic_job_id' = $1)
-    RETURNING queue
+    RETURNING id
 )
-SELECT wake_queue(queue) FROM made
+SELECT id FROM made

@@ -56,6 +56,37 @@ pub async fn now(client: &PreparedClient) -> Result<Timestamp, Error> {
     Ok(row.get("now"))
 }
 
+/// The longest wait of [`await_unclaimed`].
+pub const MAX_UNCLAIMED_WAIT: Duration = Duration::from_secs(1);
+
+/// A queue with an available job that no idle worker has claimed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnclaimedQueue {
+    /// The queue.
+    pub queue: String,
+    /// The next job to claim.
+    pub first_job: i64,
+}
+
+/// Waits for jobs that are available to idle workers, because nobody notified the workers. Empty after
+/// [`MAX_UNCLAIMED_WAIT`] without any. Must run outside of a transaction.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn await_unclaimed(client: &PreparedClient) -> Result<Vec<UnclaimedQueue>, Error> {
+    let wait = i32::try_from(MAX_UNCLAIMED_WAIT.as_millis()).unwrap_or(i32::MAX);
+    let row = client
+        .query_one("CALL await_unclaimed($1, NULL, NULL)", &[&wait])
+        .await?;
+    let queues: Option<Vec<String>> = row.get("queues");
+    let first_jobs: Option<Vec<i64>> = row.get("first_jobs");
+    let found = std::iter::zip(queues.unwrap_or_default(), first_jobs.unwrap_or_default());
+    Ok(found
+        .map(|(queue, first_job)| UnclaimedQueue { queue, first_job })
+        .collect())
+}
+
 /// The time from now until the next job is due; `None` when no job waits for its time.
 ///
 /// # Errors

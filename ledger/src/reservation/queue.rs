@@ -23,7 +23,8 @@ impl Reserver {
     /// Starts the tasks that admit. They end when the last clone is dropped and all waiting submissions are answered.
     #[must_use]
     pub fn start(database: &Database, rules: Arc<Rules>) -> Self {
-        let admit = Arc::new(Admit { rules });
+        let notifier = database.notifier();
+        let admit = Arc::new(Admit { rules, notifier });
         Self {
             lines: std::array::from_fn(|_| Committer::start(database, Arc::clone(&admit))),
         }

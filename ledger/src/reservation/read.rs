@@ -13,6 +13,7 @@ use weir_policy::span::Span;
 use super::statements::ReservationStatements;
 use super::submission::{Quotas, Submission, Window};
 use crate::committer::{GroupFailure, Locking};
+use crate::database::session::Connection;
 use crate::database::{Failure, Phase};
 use crate::meter::Meter;
 use crate::plans::Plan;
@@ -219,14 +220,14 @@ fn positions(group: &[&Submission]) -> BTreeMap<AccountKey, usize> {
     positions
 }
 
-/// The first round trip. With `begin`, it starts a transaction. Otherwise, it continues the caller's.
+/// The first round trip. With `begin`, it starts a transaction there. Otherwise, it continues the caller's.
 pub(super) async fn lock_and_read<C: GenericClient + Sync>(
     client: &C,
     statements: &ReservationStatements,
     rules: &Rules,
     group: &[&Submission],
     locking: &Locking,
-    begin: bool,
+    begin: Option<&Connection<ReservationStatements>>,
 ) -> Result<Snapshot, ReadError> {
     let positions = positions(group);
     let (holders, meters): (Vec<Uuid>, Vec<Meter>) = positions.keys().copied().unzip();
@@ -259,8 +260,8 @@ pub(super) async fn lock_and_read<C: GenericClient + Sync>(
         biased;
         async {
             match begin {
-                true => client.batch_execute("BEGIN").await,
-                false => Ok(()),
+                Some(connection) => connection.begin().await,
+                None => Ok(()),
             }
         },
         client.query(lock, &account_params),

@@ -20,7 +20,6 @@ statements! {
         update_holders: include_str!("sql/update_holders.sql"),
         update_balances: include_str!("sql/update_balances.sql"),
         draw: include_str!("sql/draw.sql"),
-        notify: include_str!("sql/notify.sql"),
         provision: PROVISION,
     }
 }

@@ -228,6 +228,15 @@ impl Answer {
             | Self::TooManyWaiting { .. } => true,
         }
     }
+
+    /// The queue in which workers can claim a new job now.
+    #[must_use]
+    pub fn claimable_in(&self) -> Option<String> {
+        match self {
+            Self::Accepted { job, .. } if job.has_slot => Some(job.queue.clone()),
+            _ => None,
+        }
+    }
 }
 
 /// Why there is no answer.

@@ -14,7 +14,7 @@ use super::submission::{Answer, ReserveError, Submission};
 use super::{decide, write};
 use crate::committer::{GroupFailure, Locking, Transact};
 use crate::database::session::{BOUND_LOCKS, Connection, Statements, before_commit};
-use crate::database::{DatabaseError, Failure, Phase};
+use crate::database::{DatabaseError, Failure, Notifier, Phase};
 use crate::holder::kept_text;
 use crate::json::json_bytes;
 use crate::meter::Meter;
@@ -23,6 +23,7 @@ use crate::rules::Rules;
 /// Admits groups of submissions.
 pub(super) struct Admit {
     pub(super) rules: Arc<Rules>,
+    pub(super) notifier: Notifier,
 }
 
 impl Transact for Admit {
@@ -53,24 +54,24 @@ impl Transact for Admit {
         group: &[&Submission],
         locking: &Locking,
     ) -> Result<Vec<Answer>, GroupFailure> {
-        let Connection { client, statements } = connection;
         metrics::histogram!("weir_admission_group_size")
             .record(u32::try_from(group.len()).unwrap_or(u32::MAX));
-        match admit(client, statements, &self.rules, group, locking).await {
-            Err(ReadError::MissingHolder) => {}
-            Err(ReadError::Failed(failure)) => return Err(failure),
-            Ok(answers) => return Ok(answers),
+        let mut admitted = admit(connection, &self.rules, group, locking).await;
+        if matches!(admitted, Err(ReadError::MissingHolder)) {
+            // Creates the rows outside of the transaction, so that it never waits for another transaction that creates
+            // them.
+            create_holders(&connection.client, &connection.statements, group)
+                .await
+                .map_err(|error| Failure::of(error, Phase::Open))?;
+            admitted = admit(connection, &self.rules, group, locking).await;
         }
-        // Creates the rows outside of the transaction, so that it never waits for another transaction that creates
-        // them.
-        create_holders(client, statements, group)
-            .await
-            .map_err(|error| Failure::of(error, Phase::Open))?;
-        match admit(client, statements, &self.rules, group, locking).await {
-            Err(ReadError::MissingHolder) => Err(Failure::Conflict(DatabaseError::Contended).into()),
-            Err(ReadError::Failed(failure)) => Err(failure),
-            Ok(answers) => Ok(answers),
-        }
+        let answers = admitted.map_err(|error| match error {
+            ReadError::MissingHolder => Failure::Conflict(DatabaseError::Contended).into(),
+            ReadError::Failed(failure) => failure,
+        })?;
+        self.notifier
+            .notify(answers.iter().filter_map(Answer::claimable_in).collect());
+        Ok(answers)
     }
 }
 
@@ -85,20 +86,29 @@ async fn create_holders(
 
 /// One transaction, from BEGIN to COMMIT.
 async fn admit(
-    client: &Client,
-    statements: &ReservationStatements,
+    connection: &Connection<ReservationStatements>,
     rules: &Rules,
     group: &[&Submission],
     locking: &Locking,
 ) -> Result<Vec<Answer>, ReadError> {
+    let Connection { client, statements, .. } = connection;
     let read_and_decide = async {
-        let mut snapshot = read::lock_and_read(client, statements, rules, group, locking, true).await?;
+        let mut snapshot =
+            read::lock_and_read(client, statements, rules, group, locking, Some(connection)).await?;
         let outcomes = decide::decide(group, &mut snapshot);
         Ok::<_, ReadError>((snapshot, outcomes))
     };
     let (snapshot, outcomes) = before_commit(read_and_decide).await?;
-    write::write(client, statements, rules, group, &snapshot, &outcomes, true)
-        .await
+    write::write(
+        client,
+        statements,
+        rules,
+        group,
+        &snapshot,
+        &outcomes,
+        Some(connection),
+    )
+    .await
         .map_err(|error| ReadError::from(Failure::of(error, Phase::Committing)))?;
     decide::record(group, &outcomes);
     Ok(outcomes.into_iter().map(|one| one.answer).collect())
@@ -123,7 +133,10 @@ async fn provision<C: GenericClient + Sync>(
 }
 
 /// Admits one submission inside the caller's transaction: the job exists if, and only if, the caller commits. Nothing is
-/// counted or logged.
+/// counted or logged. Workers find the job within 50 ms of the commit. To wake them sooner, call [`Database::notify`]
+/// after it.
+///
+/// [`Database::notify`]: crate::database::Database::notify
 ///
 /// The holder's row stays locked until the transaction ends, so commit soon: submissions of the same holder wait.
 ///
@@ -193,7 +206,7 @@ pub async fn reserve_all(
     transaction
         .batch_execute("SET LOCAL weir.counters = 'kept'")
         .await?;
-    let read = async || read::lock_and_read(transaction, &statements, rules, group, &locking, false).await;
+    let read = async || read::lock_and_read(transaction, &statements, rules, group, &locking, None).await;
     let mut snapshot = match read().await {
         Err(ReadError::MissingHolder) => {
             provision(transaction, &statements, group).await?;
@@ -217,7 +230,7 @@ pub async fn reserve_all(
                 group,
                 &snapshot,
                 &outcomes,
-                false,
+                None,
             )
             .await
             .map_err(|error| refusal(Failure::of(error, Phase::Open).into_error()))?;

@@ -10,6 +10,7 @@ use super::decide::Outcome;
 use super::read::Snapshot;
 use super::statements::ReservationStatements;
 use super::submission::{Answer, Submission};
+use crate::database::session::Connection;
 use crate::meter::Meter;
 use crate::rules::Rules;
 use crate::unique_key::LIVE_STATES;
@@ -73,20 +74,6 @@ impl<'a> NewRows<'a> {
             rows.unique_keys.push(one.unique_key.as_deref());
         }
         rows
-    }
-
-    /// The queues with a claimable new job.
-    fn queues_to_notify(&self) -> Vec<&str> {
-        let mut queues: Vec<&str> = self
-            .queues
-            .iter()
-            .zip(&self.admitted)
-            .filter(|(_, admitted)| **admitted)
-            .map(|(queue, _)| *queue)
-            .collect();
-        queues.sort_unstable();
-        queues.dedup();
-        queues
     }
 }
 
@@ -165,7 +152,7 @@ impl CounterRows {
     }
 }
 
-/// The second round trip. With `commit`, it ends the transaction. Otherwise, the caller does.
+/// The second round trip. With `commit`, it ends the transaction there. Otherwise, the caller does.
 pub(super) async fn write<C: GenericClient + Sync>(
     client: &C,
     statements: &ReservationStatements,
@@ -173,11 +160,11 @@ pub(super) async fn write<C: GenericClient + Sync>(
     group: &[&Submission],
     snapshot: &Snapshot,
     outcomes: &[Outcome],
-    commit: bool,
+    commit: Option<&Connection<ReservationStatements>>,
 ) -> Result<(), tokio_postgres::Error> {
     let finish = async || match commit {
-        true => client.batch_execute("COMMIT").await,
-        false => Ok(()),
+        Some(connection) => connection.commit().await,
+        None => Ok(()),
     };
     let rows = NewRows::of(group, snapshot, outcomes);
     if rows.ids.is_empty() {
@@ -185,7 +172,6 @@ pub(super) async fn write<C: GenericClient + Sync>(
     }
     let counters = CounterRows::of(snapshot);
     let draws = DrawRows::of(outcomes);
-    let queues = rows.queues_to_notify();
     let ttl = rules.ttl.as_secs_f64();
     let jobs: [&(dyn ToSql + Sync); 11] = [
         &rows.ids,
@@ -241,7 +227,6 @@ pub(super) async fn write<C: GenericClient + Sync>(
         &counters.limits,
     ];
     let draw: [&(dyn ToSql + Sync); 4] = [&draws.jobs, &draws.positions, &draws.grants, &draws.amounts];
-    let notify: [&(dyn ToSql + Sync); 1] = [&queues];
     // A statement without rows is not sent.
     let execute = async |statement, rows: usize, params: &[&(dyn ToSql + Sync)]| match rows {
         0 => Ok(0),
@@ -255,7 +240,6 @@ pub(super) async fn write<C: GenericClient + Sync>(
         client.execute(&statements.update_holders, &holders),
         execute(&statements.update_balances, counters.balance_users.len(), &balances),
         execute(&statements.draw, draws.jobs.len(), &draw),
-        execute(&statements.notify, queues.len(), &notify),
         finish(),
     )?;
     Ok(())

@@ -8,9 +8,8 @@ use postgres_types::ToSql;
 use uuid::Uuid;
 
 use super::changes::{self, Key, LockedHolder};
-use super::promoted::Promoted;
 use super::statements::SettlementStatements;
-use super::transaction::{self, locked_holder};
+use super::transaction::{self, AfterCommit, locked_holder};
 use crate::database::session::{Connection, Session, with_deadline};
 use crate::database::{Database, DatabaseError, Failure, Phase};
 use crate::hold_off::HoldOff;
@@ -45,18 +44,18 @@ const MAX_DUE: usize = 500;
 pub struct Promoter {
     session: Session<SettlementStatements>,
     rules: Arc<Rules>,
-    promoted: Promoted,
+    after_commit: AfterCommit,
     pass: Pass<Key>,
     /// Holders to avoid for now.
     hold_off: HoldOff<Key>,
 }
 
 impl Promoter {
-    pub(super) fn new(database: &Database, rules: Arc<Rules>, promoted: Promoted) -> Self {
+    pub(super) fn new(database: &Database, rules: Arc<Rules>, after_commit: AfterCommit) -> Self {
         Self {
             session: Session::new(database.clone(), LOCK_TIMEOUT),
             rules,
-            promoted,
+            after_commit,
             pass: Pass::new(REST),
             hold_off: HoldOff::new(HOLD_OFF_TIME),
         }
@@ -145,7 +144,7 @@ impl Promoter {
             }
             let done = match self.session.connection().await {
                 Ok(connection) => {
-                    with_deadline(run_round(connection, &part, due, &self.rules, &self.promoted)).await
+                    with_deadline(run_round(connection, &part, due, &self.rules, &self.after_commit)).await
                 }
                 Err(failure) => Err(failure),
             };
@@ -221,13 +220,13 @@ async fn lock(
     connection: &Connection<SettlementStatements>,
     keys: &[Key],
 ) -> Result<BTreeMap<Key, LockedHolder>, Failure> {
-    let Connection { client, statements } = connection;
+    let Connection { client, statements, .. } = connection;
     let (holders, meters) = columns(keys);
     let (no_jobs, no_holders): ([i64; 0], [Uuid; 0]) = ([], []);
     let params: [&(dyn ToSql + Sync); 4] = [&&no_jobs[..], &&no_holders[..], &holders, &meters];
     let ((), rows) = tokio::try_join!(
         biased;
-        client.batch_execute("BEGIN"),
+        connection.begin(),
         client.query(&statements.lock_skipping, &params)
     )
     .map_err(|error| Failure::of(error, Phase::Open))?;
@@ -240,7 +239,7 @@ async fn run_round(
     holders: &[Key],
     due: &[(Key, i64)],
     rules: &Rules,
-    promoted: &Promoted,
+    after_commit: &AfterCommit,
 ) -> Result<Round, Failure> {
     let mut locked = lock(connection, holders).await?;
     let mut handled: BTreeSet<Key> = locked.keys().copied().collect();
@@ -250,7 +249,7 @@ async fn run_round(
         }
     }
     let changes = changes::plan(&locked, &[], &[], rules);
-    let jobs = transaction::write(connection, &changes, &locked, promoted)
+    let jobs = transaction::write(connection, &changes, &locked, after_commit)
         .await
         .map_err(|error| Failure::of(error, Phase::Committing))?;
     Ok(Round { jobs, handled })
@@ -261,7 +260,7 @@ async fn due(
     connection: &Connection<SettlementStatements>,
     left_out: &[Key],
 ) -> Result<Vec<(Key, i64)>, Failure> {
-    let Connection { client, statements } = connection;
+    let Connection { client, statements, .. } = connection;
     let most = i64::try_from(MAX_DUE).unwrap_or(i64::MAX);
     let (holders, meters) = columns(left_out);
     let params: [&(dyn ToSql + Sync); 3] = [&most, &holders, &meters];
@@ -279,7 +278,7 @@ async fn park_due(
     jobs: &[(Key, i64)],
     locked: &mut BTreeMap<Key, LockedHolder>,
 ) -> Result<Vec<Key>, Failure> {
-    let Connection { client, statements } = connection;
+    let Connection { client, statements, .. } = connection;
     let jobs = jobs.iter().filter(|(key, _)| locked.contains_key(key));
     let (keys, ids): (Vec<Key>, Vec<i64>) = jobs.copied().unzip();
     let (holders, meters) = columns(&keys);
@@ -306,7 +305,7 @@ async fn waiting(
     after: Key,
     size: i32,
 ) -> Result<(Vec<Key>, Option<Key>), Failure> {
-    let Connection { client, statements } = connection;
+    let Connection { client, statements, .. } = connection;
     let limits = rules.slot_limits.clone().unwrap_or_default();
     let (plans, slots, anonymous) = limits.columns();
     let is_limited = rules.slot_limits.is_some();

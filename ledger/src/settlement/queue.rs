@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::ended::{Ended, SettleError, Settled};
 use super::promoted::Promoted;
 use super::promotion::Promoter;
-use super::transaction::Settle;
+use super::transaction::{AfterCommit, Settle};
 use crate::committer::{Committer, Rejection};
 use crate::database::{Database, DatabaseError};
 use crate::rules::Rules;
@@ -24,37 +24,44 @@ pub struct Settler {
     second: Committer<Settle>,
     database: Database,
     rules: Arc<Rules>,
-    promoted: Promoted,
+    after_commit: AfterCommit,
 }
 
 impl Settler {
     /// Starts the tasks that settle. They end when the last clone is dropped and all waiting attempts are settled.
     #[must_use]
     pub fn start(database: &Database, rules: &Arc<Rules>) -> Self {
-        let promoted = Promoted::default();
+        let after_commit = AfterCommit {
+            promoted: Promoted::default(),
+            notifier: database.notifier(),
+        };
         let settle = Arc::new(Settle {
             rules: Arc::clone(rules),
-            promoted: promoted.clone(),
+            after_commit: after_commit.clone(),
         });
         Self {
             first: Committer::start(database, Arc::clone(&settle)),
             second: Committer::start(database, settle),
             database: database.clone(),
             rules: Arc::clone(rules),
-            promoted,
+            after_commit,
         }
     }
 
     /// Recent promotions by this process.
     #[must_use]
     pub fn promoted(&self) -> &Promoted {
-        &self.promoted
+        &self.after_commit.promoted
     }
 
     /// Promotes parked jobs although none of their holder's jobs ended.
     #[must_use]
     pub fn promoter(&self) -> Promoter {
-        Promoter::new(&self.database, Arc::clone(&self.rules), self.promoted.clone())
+        Promoter::new(
+            &self.database,
+            Arc::clone(&self.rules),
+            self.after_commit.clone(),
+        )
     }
 
     fn committer(&self) -> &Committer<Settle> {

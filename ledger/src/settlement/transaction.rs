@@ -18,7 +18,7 @@ use super::promoted::Promoted;
 use super::statements::SettlementStatements;
 use crate::committer::{GroupFailure, Locking, Transact};
 use crate::database::session::{Connection, before_commit};
-use crate::database::{DatabaseError, Failure, Phase};
+use crate::database::{DatabaseError, Failure, Notifier, Phase};
 use crate::holder::Holder;
 use crate::job_metadata::USED;
 use crate::json::json_bytes;
@@ -29,7 +29,14 @@ use crate::rules::Rules;
 /// Settles groups of ended attempts.
 pub(super) struct Settle {
     pub(super) rules: Arc<Rules>,
+    pub(super) after_commit: AfterCommit,
+}
+
+/// Receives the promotions of committed transactions.
+#[derive(Clone)]
+pub(super) struct AfterCommit {
     pub(super) promoted: Promoted,
+    pub(super) notifier: Notifier,
 }
 
 impl Transact for Settle {
@@ -85,12 +92,12 @@ impl Transact for Settle {
         connection: &Connection<SettlementStatements>,
         group: &[&Ended],
     ) -> Result<Vec<(usize, Uuid)>, Failure> {
-        let Connection { client, statements } = connection;
+        let Connection { client, statements, .. } = connection;
         let ids: Vec<i64> = group.iter().map(|one| one.job_id).collect();
         let params: [&(dyn ToSql + Sync); 1] = [&ids];
         let ((), free, ()) = tokio::try_join!(
             biased;
-            client.batch_execute("BEGIN"),
+            connection.begin(),
             client.query(&statements.free_jobs, &params),
             client.batch_execute("ROLLBACK"),
         )
@@ -111,7 +118,7 @@ impl Transact for Settle {
         ended: &Ended,
         error: &DatabaseError,
     ) -> Result<bool, Failure> {
-        let Connection { client, statements } = connection;
+        let Connection { client, statements, .. } = connection;
         let open = |error| Failure::of(error, Phase::Open);
         let is_drifted = match error {
             DatabaseError::Postgres(postgres) => postgres.code() == Some(&SqlState::CHECK_VIOLATION),
@@ -127,7 +134,7 @@ impl Transact for Settle {
         let job: [&(dyn ToSql + Sync); 1] = [&ended.job_id];
         let ((), rows) = tokio::try_join!(
             biased;
-            client.batch_execute("BEGIN"),
+            connection.begin(),
             client.query(&statements.rebuild_lock, &job),
         )
         .map_err(open)?;
@@ -140,7 +147,7 @@ impl Transact for Settle {
             biased;
             client.execute(&statements.rebuild_holders, &params),
             client.execute(&statements.rebuild_balances, &params),
-            client.batch_execute("COMMIT"),
+            connection.commit(),
         )
         .map_err(|error| Failure::of(error, Phase::Committing))?;
         metrics::counter!("weir_counter_repairs_total").increment(1);
@@ -195,7 +202,7 @@ async fn transact(
         look_for_charges,
     ))
     .await?;
-    let written = write(connection, &planned.changes, &planned.locked, &settle.promoted).await;
+    let written = write(connection, &planned.changes, &planned.locked, &settle.after_commit).await;
     if let Err(error) = written {
         // The only unique key written here is the job of a usage event.
         let already_charged = error.code() == Some(&SqlState::UNIQUE_VIOLATION) && !look_for_charges;
@@ -226,7 +233,7 @@ async fn lock_and_plan(
     locking: &Locking,
     look_for_charges: bool,
 ) -> Result<Planned, SettleFailure> {
-    let Connection { client, statements } = connection;
+    let Connection { client, statements, .. } = connection;
     let ids: Vec<i64> = group.iter().map(|one| one.job_id).collect();
     let mut others = Vec::new();
     let (mut done_ids, mut attempts, mut metadata, mut created) =
@@ -263,7 +270,7 @@ async fn lock_and_plan(
     };
     let ((), locked, completed, released, charged) = tokio::try_join!(
         biased;
-        client.batch_execute("BEGIN"),
+        connection.begin(),
         client.query(lock, &lock_params),
         query(&statements.complete, !done_ids.is_empty(), &complete),
         query(&statements.release, !others.is_empty(), &release),
@@ -381,9 +388,9 @@ pub(super) async fn write(
     connection: &Connection<SettlementStatements>,
     changes: &Changes,
     locked: &BTreeMap<Key, LockedHolder>,
-    promoted: &Promoted,
+    after_commit: &AfterCommit,
 ) -> Result<usize, tokio_postgres::Error> {
-    let Connection { client, statements } = connection;
+    let Connection { client, statements, .. } = connection;
     let Changes {
         charges,
         balances,
@@ -445,7 +452,7 @@ pub(super) async fn write(
         execute(&statements.settle_draws, draws.jobs.len(), &settle_draws),
         execute(&statements.update_holders, freed.holders.len(), &holders),
         promote,
-        client.batch_execute("COMMIT"),
+        connection.commit(),
     )?;
     let holder = |row: &Row| {
         let id = row.get("holder");
@@ -460,7 +467,9 @@ pub(super) async fn write(
     let jobs = promoted_jobs
         .iter()
         .map(|row| (row.get("job_id"), row.get("attempt"), holder(row)));
-    promoted.remember(jobs, Instant::now());
+    after_commit.promoted.remember(jobs, Instant::now());
+    let queues = promoted_jobs.iter().map(|row| row.get("queue"));
+    after_commit.notifier.notify(queues.collect());
     metrics::counter!("weir_promotions_total").increment(promoted_jobs.len() as u64);
     Ok(promoted_jobs.len())
 }

@@ -125,6 +125,8 @@ pub(super) async fn submit(
             async |client| submit_all(client, &api.rules, &group, read).await
         })
         .await?;
+    api.database
+        .notify(answers.iter().filter_map(Answer::claimable_in));
     let (accepted, quotas) = accepted(service, &submissions, answers, &existing)?;
     drop(span);
     api.feed.hurry();

@@ -98,6 +98,7 @@ async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, Serv
         reserver: Reserver::start(&context.database, Arc::clone(&context.rules)),
         rules: Arc::clone(&context.rules),
         settler: context.settler.clone(),
+        database: context.database.clone(),
         pool: context.pool.clone(),
         sending: Sending::new(),
         receiving: Receiving::new(),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
-use weir_ledger::database::ConnectionPool;
+use weir_ledger::database::{ConnectionPool, Database};
 use weir_ledger::holder::Holders;
 use weir_ledger::reservation::Reserver;
 use weir_ledger::rules::Rules;
@@ -27,6 +27,8 @@ use crate::handler::{AttemptTokens, Handler};
 pub(super) struct Api {
     /// The settings that the process was started with.
     pub(super) settings: Arc<Settings>,
+    /// Notifies workers.
+    pub(super) database: Database,
     /// Connections that all requests share.
     pub(super) pool: ConnectionPool,
     /// Limits the memory of submissions.

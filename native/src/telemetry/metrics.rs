@@ -165,7 +165,7 @@ const RECONCILIATION: [&str; 13] = [
     "maintenance",
 ];
 
-const HISTOGRAMS: [(&str, &str); 6] = [
+const HISTOGRAMS: [(&str, &str); 7] = [
     (
         "weir_http_request_duration_seconds",
         "Time from a request to the start of its answer",
@@ -173,6 +173,11 @@ const HISTOGRAMS: [(&str, &str); 6] = [
     (
         "weir_settlement_duration_seconds",
         "Duration of a settlement transaction",
+    ),
+    (
+        "weir_commit_seconds",
+        "Duration of a COMMIT: the flush on the server and on its synchronous standby. The transaction keeps its locks \
+         for as long",
     ),
     (
         "weir_wake_duration_seconds",
@@ -364,6 +369,7 @@ fn register(settings: &Settings) {
     for name in [
         "weir_http_request_duration_seconds",
         "weir_settlement_duration_seconds",
+        "weir_commit_seconds",
         "weir_wake_duration_seconds",
         "weir_admission_group_size",
     ] {

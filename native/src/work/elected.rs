@@ -29,6 +29,11 @@ impl Elected {
         })
     }
 
+    /// Whether the session held the lease when it last asked.
+    pub(super) fn holds_lease(&self) -> bool {
+        self.renewed.is_some()
+    }
+
     /// Whether this session may run the next step. Takes the lease if it is free, and renews it when due.
     /// `has_started`: whether the process has started maintenance.
     pub(super) async fn is_elected(&mut self, has_started: bool) -> Result<bool, DatabaseError> {

@@ -24,6 +24,7 @@ pub mod reconcile;
 mod retry;
 mod settlements;
 mod step;
+mod unclaimed;
 mod under_way;
 mod worker;
 

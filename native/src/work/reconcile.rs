@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use weir_ledger::attempts::{self, AttemptError, SilentAttempt};
 use weir_ledger::control;
@@ -21,6 +22,7 @@ use super::clean::Cleaner;
 use super::elected::Elected;
 use super::settlements::Settlements;
 use super::step::{Pause, on_separate_connection, within};
+use super::unclaimed;
 use crate::context::Context;
 
 /// Between two rounds. Jobs that other clients end are settled within about a second, and an upgrade soon helps parked
@@ -83,6 +85,8 @@ pub async fn run(context: Context, stopped: CancellationToken) {
     let mut reconciler = Reconciler::new(&context);
     let mut leader: Option<Elected> = None;
     let mut last_round = Instant::now();
+    let (leads, is_elected) = watch::channel(false);
+    tokio::spawn(unclaimed::run(context.clone(), is_elected, stopped.clone()));
     loop {
         let wake_at = match &leader {
             Some(_) => reconciler
@@ -124,6 +128,7 @@ pub async fn run(context: Context, stopped: CancellationToken) {
             },
             Err(error) => tracing::warn!(%error, "reconciliation cannot reach the database"),
         }
+        leads.send_replace(leader.as_ref().is_some_and(Elected::holds_lease));
     }
 }
 

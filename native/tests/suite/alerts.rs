@@ -518,7 +518,8 @@ async fn an_alert_fires_while_settlements_are_slow() {
         .batch_execute(
             "CREATE FUNCTION slow_disk() RETURNS trigger LANGUAGE plpgsql AS \
              'BEGIN PERFORM pg_sleep(1.5); RETURN NULL; END'; \
-             CREATE TRIGGER slow_disk AFTER INSERT ON usage_events FOR EACH STATEMENT EXECUTE FUNCTION slow_disk()",
+             CREATE CONSTRAINT TRIGGER slow_disk AFTER INSERT ON usage_events DEFERRABLE INITIALLY DEFERRED \
+             FOR EACH ROW EXECUTE FUNCTION slow_disk()",
         )
         .await
         .unwrap();
@@ -526,7 +527,8 @@ async fn an_alert_fires_while_settlements_are_slow() {
     let watched = Watched::start(&process).await;
     let job = weir.analyse(who, "a_test.go", GO_TESTS).await;
     assert_eq!(weir.finished(job, who).await["status"], "completed");
-    fire(&[&watched], Gauges::Stay, 20, &["WeirSlowSettlement"]).await;
+    let names = ["WeirSlowSettlement", "WeirSlowCommit"];
+    fire(&[&watched], Gauges::Stay, 20, &names).await;
     process.stop().await;
     weir.end().await;
 }

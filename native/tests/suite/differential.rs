@@ -14,9 +14,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{AsyncMessage, Client, NoTls, Notification};
+use tokio_postgres::Client;
 use uuid::Uuid;
 use weir::api::{MAX_AHEAD, MAX_BODY, MAX_KEY};
 use weir::config::service::MAX_AMOUNT;
@@ -35,21 +34,10 @@ use weir_policy::subject::{MAX_BYTES, Subject};
 /// The maximum time of a run, on any machine.
 const MAX_WAIT: Duration = Duration::from_secs(45);
 
-/// The channels of River's clients, the only ones that Weir uses.
-const CHANNELS: [&str; 4] = [
-    "public.river_insert",
-    "public.river_control",
-    "public.river_leadership",
-    "public.river_job_control",
-];
-
 /// One of the two databases.
 struct Side {
     weir: Weir,
     client: Client,
-    /// Keeps the listening connection open.
-    _listener: Client,
-    notifications: UnboundedReceiver<Notification>,
 }
 
 /// A submission to a service.
@@ -313,26 +301,7 @@ impl Side {
         let client = weir.client().await;
         let same = "UPDATE weir_settings SET address_namespace = '6ba7b810-9dad-11d1-80b4-00c04fd430c8'";
         client.batch_execute(same).await.unwrap();
-        let (listener, mut connection) = tokio_postgres::connect(weir.url(), NoTls).await.unwrap();
-        let (sender, notifications) = tokio::sync::mpsc::unbounded_channel();
-        tokio::spawn(async move {
-            let mut next = async || std::future::poll_fn(|context| connection.poll_message(context)).await;
-            while let Some(Ok(message)) = next().await {
-                if let AsyncMessage::Notification(notification) = message {
-                    let _ = sender.send(notification);
-                }
-            }
-        });
-        for channel in CHANNELS {
-            let listen = format!("LISTEN \"{channel}\"");
-            listener.batch_execute(&listen).await.unwrap();
-        }
-        Self {
-            weir,
-            client,
-            _listener: listener,
-            notifications,
-        }
+        Self { weir, client }
     }
 
     /// Every row of these holders and their jobs, and every row without a holder. Replaces job ids by their indexes in
@@ -389,21 +358,6 @@ impl Side {
         }
         rows.sort();
         rows
-    }
-
-    /// The notifications since the last call, by channel.
-    async fn notifications(&mut self) -> Vec<String> {
-        let mark = format!("NOTIFY \"{}\", 'mark'", CHANNELS[0]);
-        self.client.batch_execute(&mark).await.unwrap();
-        let mut sent = Vec::new();
-        loop {
-            let notification = self.notifications.recv().await.unwrap();
-            if notification.payload() == "mark" {
-                sent.sort();
-                return sent;
-            }
-            sent.push(format!("{}: {}", notification.channel(), notification.payload()));
-        }
     }
 
     async fn minute(&self) -> i64 {
@@ -653,8 +607,6 @@ async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<us
     for step in 0..steps {
         if !jobs.is_empty() && rng.random_bool(0.3) {
             settle(rng, ours, theirs, &settler, &jobs).await;
-            let sent = (ours.notifications().await, theirs.notifications().await);
-            assert_eq!(sent.0, sent.1, "step {step}: notifications of a settlement");
             continue;
         }
         let who = rng.random_range(0..subjects.len());
@@ -680,8 +632,6 @@ async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<us
         }
         assert_eq!(ledger, sql, "step {step}: {wanted:?}, {rules:?}");
         agrees(&checked, &sql, &wanted);
-        let sent = (ours.notifications().await, theirs.notifications().await);
-        assert_eq!(sent.0, sent.1, "step {step}: notifications of {wanted:?}");
     }
     let now = Timestamp::now();
     let (our_jobs, their_jobs): (Vec<i64>, Vec<i64>) = jobs.into_iter().unzip();

@@ -3,6 +3,7 @@
 use crate::common;
 use std::time::{Duration, Instant};
 
+use crate::common::process::Process;
 use crate::common::{GO_TESTS, Weir, Who};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -56,6 +57,109 @@ async fn listen(weir: &Weir) -> (Client, tokio::sync::mpsc::UnboundedReceiver<St
         .await
         .unwrap();
     (listener, notifications)
+}
+
+/// Notifies the listeners of [`listen`], so that they need not wait for a notification that is not sent.
+async fn mark(client: &Client) {
+    let mark = "NOTIFY \"public.river_insert\", 'mark'";
+    client.batch_execute(mark).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn submissions_by_sql_notify_only_with_the_option_wake() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let (_listener, mut notifications) = listen(&weir).await;
+    let submit = |options: &str| {
+        let user = uuid::Uuid::new_v4();
+        format!("SELECT outcome FROM weir_submit('{user}', 'analysis', '{{}}', 1, '{options}')")
+    };
+    for (options, expected) in [
+        ("{}", "mark"),
+        (r#"{"wake": false}"#, "mark"),
+        (r#"{"wake": true}"#, r#"{"queue" : "analysis_default"}"#),
+    ] {
+        assert_eq!(outcome(&client, &submit(options)).await, "admitted");
+        mark(&client).await;
+        assert_eq!(notifications.recv().await.unwrap(), expected, "{options}");
+    }
+    assert_eq!(notifications.recv().await.unwrap(), "mark");
+    let refused = refusal(&client, &submit(r#"{"wake": "yes"}"#)).await;
+    assert_eq!(refused, "wake must be true or false");
+    weir.end().await;
+}
+
+/// The process that runs maintenance notifies workers of jobs that nobody notified them of.
+#[tokio::test(flavor = "multi_thread")]
+async fn maintenance_wakes_workers_for_jobs_submitted_by_sql() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let (_listener, mut notifications) = listen(&weir).await;
+    let stopped = tokio_util::sync::CancellationToken::new();
+    let maintenance = weir::work::reconcile::run(weir.context.clone(), stopped.clone());
+    let maintenance = tokio::spawn(maintenance);
+    assert_eq!(submit(&client, "anne").await.0, "admitted");
+    let notified = tokio::time::timeout(Duration::from_secs(20), notifications.recv()).await;
+    let notified: Value = serde_json::from_str(&notified.unwrap().unwrap()).unwrap();
+    assert_eq!(notified, json!({ "queue": "analysis_default" }));
+    stopped.cancel();
+    maintenance.await.unwrap();
+    weir.end().await;
+}
+
+/// PostgreSQL keeps a lock of the whole cluster from a notification until its transaction is flushed.
+#[tokio::test(flavor = "multi_thread")]
+async fn transactions_that_write_do_not_notify() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let (listener, mut connection) = tokio_postgres::connect(weir.url(), NoTls).await.unwrap();
+    let (sender, mut notified_by) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notification(notification) = message {
+                let _ = sender.send(notification.process_id());
+            }
+        }
+    });
+    listener
+        .batch_execute("LISTEN \"public.river_insert\"")
+        .await
+        .unwrap();
+    let who = Who::User(weir.user("free").await);
+    weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let process = notified_by.recv().await.unwrap();
+    let last = "SELECT query FROM pg_stat_activity WHERE pid = $1";
+    let last: String = client.query_one(last, &[&process]).await.unwrap().get(0);
+    assert!(last.contains("wake_queue"), "its session also ran: {last}");
+    weir.end().await;
+}
+
+/// A trigger that delays commits, as a slow disk or a synchronous standby does.
+const SLOW_COMMITS: &str = "CREATE FUNCTION slow_commit() RETURNS trigger LANGUAGE plpgsql AS \
+    'BEGIN PERFORM pg_sleep(0.15); RETURN NULL; END'; \
+    CREATE CONSTRAINT TRIGGER slow_commit AFTER INSERT ON submissions DEFERRABLE INITIALLY DEFERRED \
+    FOR EACH ROW EXECUTE FUNCTION slow_commit(); \
+    CREATE CONSTRAINT TRIGGER slow_commit AFTER INSERT ON usage_events DEFERRABLE INITIALLY DEFERRED \
+    FOR EACH ROW EXECUTE FUNCTION slow_commit()";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_commits_are_not_reported_as_locks() {
+    let weir = Weir::new().await;
+    weir.client().await.batch_execute(SLOW_COMMITS).await.unwrap();
+    let process = Process::start(&weir, &["up"], &[]);
+    process.ready().await;
+    let who = Who::User(weir.user("enterprise").await);
+    let body = json!({ "files": [{ "path": "a_test.go", "content": GO_TESTS }] }).to_string();
+    for _ in 0..12 {
+        let accepted = process.call("POST", "/api/jobs/analysis", who, "request", &body).await;
+        assert_eq!(accepted.status, 202, "{}", accepted.text);
+    }
+    weir.all_finished().await;
+    let scrape = process.scrape().await;
+    assert_eq!(scrape.value("weir_blocked_holders_total", &[]), Some(0.0));
+    assert!(scrape.value("weir_commit_seconds_sum", &[]).unwrap() > 12.0 * 0.15);
+    process.stop().await;
+    weir.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -362,16 +466,10 @@ async fn completion_in_the_workers_transaction_promotes_at_commit() {
         "fenced_out"
     );
     transaction.query_one(complete, &[&first]).await.unwrap();
-    assert!(notifications.try_recv().is_err(), "not before the commit");
     transaction.commit().await.unwrap();
-    let payload = tokio::time::timeout(Duration::from_secs(5), notifications.recv())
-        .await
-        .unwrap()
-        .unwrap();
-    assert_eq!(
-        serde_json::from_str::<Value>(&payload).unwrap(),
-        json!({ "queue": "analysis_default" })
-    );
+    mark(&client).await;
+    let notified = notifications.recv().await.unwrap();
+    assert_eq!(notified, "mark", "a caller's transaction does not notify");
     assert_eq!(state_of(&client, second).await, "available");
     // No other attempt can finish it, and nothing is charged twice.
     let again = client.query_one(complete, &[&first]).await.unwrap();
@@ -392,12 +490,12 @@ async fn completion_in_the_workers_transaction_promotes_at_commit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn promotion_wakes_idle_workers_however_many_jobs_wait() {
+async fn promotion_by_the_ledger_wakes_idle_workers_however_many_jobs_wait() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let subject = weir.user("free").await.to_string();
     let mut jobs = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..2 {
         jobs.push(submit(&client, &subject).await.1.unwrap());
     }
     for _ in 0..25 {
@@ -415,12 +513,6 @@ async fn promotion_wakes_idle_workers_however_many_jobs_wait() {
     let queue = json!({ "queue": "analysis_default" });
 
     weir.start_elsewhere(jobs[0]).await;
-    let complete = format!("SELECT outcome FROM weir_complete({}, 1)", jobs[0]);
-    assert_eq!(outcome(&client, &complete).await, "done");
-    assert_eq!(state_of(&client, jobs[1]).await, "available");
-    assert_eq!(notified().await.as_ref(), Some(&queue), "by SQL");
-
-    weir.start_elsewhere(jobs[1]).await;
     let settler = Settler::start(&weir.context.database, &weir.context.rules);
     let success = Some(Success {
         attempt: 1,
@@ -429,12 +521,12 @@ async fn promotion_wakes_idle_workers_however_many_jobs_wait() {
         used: None,
     });
     let ended = Ended {
-        job_id: jobs[1],
+        job_id: jobs[0],
         holder: None,
         success,
     };
     settler.settle(ended).await.unwrap();
-    assert_eq!(state_of(&client, jobs[2]).await, "available");
+    assert_eq!(state_of(&client, jobs[1]).await, "available");
     assert_eq!(notified().await.as_ref(), Some(&queue), "by the ledger");
     weir.end().await;
 }

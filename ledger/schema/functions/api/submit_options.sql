@@ -3,18 +3,20 @@
 -- - idempotency_key: 1 to 255 bytes.
 -- - run_at: within 366 days; the past is now.
 -- - priority: 1 (first) to 4.
+-- - wake: whether to notify workers at the commit.
 --
 -- asked_for is run_at as the caller wrote it, even if it has passed.
 -- Errors: 22023 for anything else.
 -- Cost: no table.
 -- Callers: weir_submit.
-CREATE OR REPLACE FUNCTION submit_options(options jsonb, OUT idempotency_key text, OUT run_at timestamptz, OUT asked_for timestamptz, OUT priority smallint)
+CREATE OR REPLACE FUNCTION submit_options(options jsonb, OUT idempotency_key text, OUT run_at timestamptz, OUT asked_for timestamptz, OUT priority smallint,
+                                          OUT wake boolean)
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
 SET DateStyle = 'ISO, MDY'
 AS $$
 DECLARE
-    known CONSTANT text[] := ARRAY['idempotency_key', 'priority', 'run_at'];
+    known CONSTANT text[] := ARRAY['idempotency_key', 'priority', 'run_at', 'wake'];
     unknown text;
 BEGIN
     options := coalesce(nullif(options, 'null'), '{}');
@@ -36,6 +38,10 @@ BEGIN
         RAISE invalid_parameter_value USING MESSAGE = 'priority must be a number from 1 (first) to 4';
     END IF;
     priority := coalesce(options ->> 'priority', '1')::smallint;
+    IF jsonb_typeof(options -> 'wake') NOT IN ('boolean', 'null') THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'wake must be true or false';
+    END IF;
+    wake := coalesce((options ->> 'wake')::boolean, false);
     BEGIN
         run_at := (options ->> 'run_at')::timestamptz;
     EXCEPTION WHEN data_exception THEN

@@ -1,5 +1,5 @@
 -- Completes an attempt inside the caller's transaction: ends the job, charges it, and promotes the user's oldest
--- parked job. Workers are notified when you commit.
+-- parked job. Workers find that job within 50 ms of your commit.
 --
 -- | parameter | |
 -- |---|---|

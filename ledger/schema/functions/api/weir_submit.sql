@@ -13,10 +13,11 @@
 -- | `idempotency_key` | 1 to 255 bytes. The same submission with the same key within 24 hours returns the same job. Another `run_at` or `priority` is another submission. Keys of the HTTP API are compared differently: retry through the interface that you used first |
 -- | `run_at` | a time within 366 days. The job reserves its quota now and asks for a slot then. A time in the past means now |
 -- | `priority` | 1, the first, to 4: River's priority within the lane |
+-- | `wake` | `true` notifies workers at your commit. Default: they find the job within 50 ms. All transactions of the server that notify commit one after the other, each after its flush and the synchronous standby |
 --
 -- | outcome | |
 -- |---|---|
--- | `admitted` | the job has a slot. Workers are notified when you commit |
+-- | `admitted` | the job has a slot. Workers find it within 50 ms of your commit |
 -- | `parked` | accepted. The job waits for a slot or for `run_at` |
 -- | `repeated` | `idempotency_key` created this job before |
 -- | `folded` | the user has an unfinished job that equals this one by `unique_by`. Nothing was reserved |
@@ -179,7 +180,7 @@ BEGIN
     IF room.drawn > 0 THEN
         PERFORM draw_grants(this_holder, made.event_type, job_id, room.drawn, account.at, account.period_start);
     END IF;
-    IF admits THEN
+    IF admits AND want.wake THEN
         PERFORM wake_queue(lane_queue);
     END IF;
     PERFORM set_config('weir.counters', counters, true);

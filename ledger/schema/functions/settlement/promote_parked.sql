@@ -3,12 +3,12 @@
 -- holders' locks and has decided how many jobs each gets.
 --
 -- $1 holders, $2 meters, $3 how many jobs each gets, $4 lanes, $5 slot limits, $6 slots freed, $7 no longer parked;
--- distinct pairs. Returns the promoted jobs. Cost: two index ranges a holder, one primary key look-up a job. The cost
+-- distinct pairs. Returns the promoted jobs. Does not notify workers. Cost: two index ranges a holder, one primary key look-up a job. The cost
 -- does not grow with the number of parked jobs. Promoted ones cost nothing, even while a session holds an old snapshot
 -- (see holders.parked_from). They do after an older job was parked, or while the first one cannot start.
 -- Callers: pass_on_slots; ledger/src/settlement/statements.rs.
 CREATE OR REPLACE FUNCTION promote_parked(uuid[], usage_event_type[], int[], text[], int[], int[], int[])
-RETURNS TABLE (job_id bigint, attempt smallint, holder uuid, event_type usage_event_type)
+RETURNS TABLE (job_id bigint, attempt smallint, holder uuid, event_type usage_event_type, queue text)
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$
@@ -81,9 +81,7 @@ BEGIN
             GROUP BY place
         ) d
         WHERE h.ctid = d.place
-    ), notified AS (
-        SELECT wake_queue(q.queue) FROM (SELECT DISTINCT queue FROM woken) q
     )
-    SELECT w.id, w.attempt, w.holder, w.event_type FROM woken w WHERE (SELECT count(*) FROM notified) >= 0;
+    SELECT w.id, w.attempt, w.holder, w.event_type, w.queue FROM woken w;
 END
 $$;

@@ -22,8 +22,6 @@ WITH free AS (
         errors = array_append(j.errors, attempt_error(j.attempt, now(), 'the answer to its claim was lost'))
     FROM free
     WHERE j.id = free.id
-    RETURNING j.id, j.state::text AS state, j.queue
-), notified AS (
-    SELECT wake_queue(q.queue) FROM (SELECT DISTINCT queue FROM taken WHERE state = 'available') q
+    RETURNING j.id, j.state::text AS state
 )
-SELECT t.id AS job_id, t.state, (SELECT count(*) FROM notified) AS notified FROM taken t
+SELECT t.id AS job_id, t.state FROM taken t

@@ -5,8 +5,6 @@ WITH again AS (
     SET state = 'available', scheduled_at = now(), finalized_at = NULL, max_attempts = j.attempt + 10
     WHERE j.state IN ('completed', 'cancelled', 'discarded', 'retryable', 'scheduled') AND j.queue = webhook_queue($1)
       AND j.kind = 'weir:webhook' AND j.args ->> 'event' = $2
-    RETURNING j.queue
-), notified AS (
-    SELECT wake_queue(q.queue) FROM (SELECT DISTINCT queue FROM again) q
+    RETURNING j.id
 )
-SELECT (SELECT count(*) FROM again) AS replayed, (SELECT count(*) FROM notified) AS notified
+SELECT count(*) AS replayed FROM again

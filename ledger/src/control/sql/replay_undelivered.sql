@@ -13,8 +13,6 @@ WITH batch AS (
     SET state = 'available', scheduled_at = now(), finalized_at = NULL, max_attempts = j.attempt + 10
     FROM batch
     WHERE j.id = batch.id
-    RETURNING j.queue
-), notified AS (
-    SELECT wake_queue(q.queue) FROM (SELECT DISTINCT queue FROM again) q
+    RETURNING j.id
 )
-SELECT (SELECT count(*) FROM again) AS replayed, (SELECT count(*) FROM notified) AS notified
+SELECT count(*) AS replayed FROM again

@@ -17,7 +17,7 @@ WITH allowed (name, role) AS (
     SELECT c.* FROM pg_class c JOIN schema n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p', 'v') AND c.relname = ANY ({relations}::text[])
 ), objects AS (
-    SELECT 'FUNCTION' AS kind, p.oid::regprocedure::text AS object, p.proname::text AS name, p.proowner AS owner,
+    SELECT 'ROUTINE' AS kind, p.oid::regprocedure::text AS object, p.proname::text AS name, p.proowner AS owner,
            coalesce(p.proacl, acldefault('f', p.proowner)) AS rights
     FROM pg_proc p JOIN schema n ON n.oid = p.pronamespace
     WHERE p.proname = ANY ({functions}::text[]) AND pg_has_role(p.proowner, 'USAGE')
@@ -41,7 +41,7 @@ WITH allowed (name, role) AS (
     SELECT o.kind, o.object, a.grantee, string_agg(DISTINCT a.privilege_type, ', ') AS rights
     FROM objects o CROSS JOIN LATERAL aclexplode(o.rights) a
     WHERE a.grantee <> o.owner
-      AND NOT (o.kind = 'FUNCTION' AND EXISTS (
+      AND NOT (o.kind = 'ROUTINE' AND EXISTS (
           SELECT 1 FROM allowed w WHERE w.name = o.name AND to_regrole(w.role) = a.grantee))
     GROUP BY 1, 2, 3
 ), commands AS (
@@ -50,8 +50,8 @@ WITH allowed (name, role) AS (
     FROM foreign_rights f
     CROSS JOIN LATERAL (SELECT CASE f.grantee WHEN 0 THEN 'PUBLIC' ELSE f.grantee::regrole::text END AS grantee) g
     UNION ALL
-    SELECT 2, format('GRANT EXECUTE ON FUNCTION %s TO %I', o.object, w.role), NULL
-    FROM objects o JOIN allowed w ON o.kind = 'FUNCTION' AND w.name = o.name
+    SELECT 2, format('GRANT EXECUTE ON ROUTINE %s TO %I', o.object, w.role), NULL
+    FROM objects o JOIN allowed w ON o.kind = 'ROUTINE' AND w.name = o.name
     WHERE NOT EXISTS (SELECT 1 FROM aclexplode(o.rights) a WHERE a.grantee = to_regrole(w.role))
       AND to_regrole(w.role) IS NOT NULL
     UNION ALL

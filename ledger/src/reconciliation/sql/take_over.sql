@@ -47,12 +47,10 @@ WITH ahead AS (
         errors = array_append(j.errors, attempt_error(j.attempt, now(), 'the process that worked the job died'))
     FROM lost l
     WHERE j.id = l.id AND j.id IN (SELECT id FROM free)
-    RETURNING j.id, l.client_id, j.state::text AS state, j.queue
-), notified AS (
-    SELECT wake_queue(q.queue) FROM (SELECT DISTINCT queue FROM taken WHERE state = 'available') q
+    RETURNING j.id, l.client_id, j.state::text AS state
 ), forgotten AS (
     DELETE FROM processes
     WHERE client_id IN (SELECT p.client_id FROM processes p JOIN dead d ON d.client_id = p.client_id
                         WHERE p.beat_at < clock_timestamp() - interval '1 hour' FOR UPDATE OF p SKIP LOCKED)
 )
-SELECT t.id AS job_id, t.client_id, t.state, (SELECT count(*) FROM notified) AS notified FROM taken t
+SELECT t.id AS job_id, t.client_id, t.state FROM taken t
