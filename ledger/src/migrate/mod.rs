@@ -8,10 +8,11 @@ mod schema;
 mod script;
 mod server;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use riverqueue::migrate::PostgresMigrator;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, GenericClient};
 use tokio_postgres::error::SqlState;
 
 use crate::database::{Database, DatabaseError};
@@ -223,6 +224,10 @@ async fn apply(
     transaction
         .batch_execute(include_str!("sql/adopt_usage_events.sql"))
         .await?;
+    let missing = missing_objects(&transaction, &found.weir, schema).await?;
+    if !missing.is_empty() {
+        return Err(MigrateError::Refused(missing));
+    }
     let (revoked, left) = settle_rights(&transaction, found, schema).await?;
     if !left.is_empty() {
         return Err(MigrateError::Refused(left));
@@ -235,6 +240,47 @@ async fn apply(
     migrated.revoked = revoked;
     migrated.advice = advice.iter().map(|row| row.get("advice")).collect();
     Ok(())
+}
+
+/// The parts of tables that differ from this schema's, as faults. Additional ones are allowed, because operators may add
+/// an index.
+async fn missing_objects(
+    client: &impl GenericClient,
+    weir: &str,
+    schema: &Schema,
+) -> Result<Vec<String>, DatabaseError> {
+    let rows = client.query(include_str!("sql/objects.sql"), &[&weir]).await?;
+    let found: BTreeSet<&str> = rows.iter().map(|row| row.get("object")).collect();
+    let missing = schema.objects.iter().filter(|object| !found.contains(object.as_str()));
+    Ok(missing
+        .map(|object| {
+            format!(
+                "schema {weir:?} lacks this part of a table, or has a different one: {object}; another build of Weir or \
+                 a change by hand left it, so restore it as in ledger/schema/tables, or move the data to a new database"
+            )
+        })
+        .collect())
+}
+
+/// The parts of Weir's tables that differ from this release's, as faults. Empty if a newer release migrated the database.
+///
+/// # Errors
+///
+/// When the database cannot be queried.
+pub async fn table_faults(client: &Client) -> Result<Vec<String>, DatabaseError> {
+    let schema = Schema::present();
+    let applied = inspection::applied(client, "weir_schema").await?;
+    if applied.is_none_or(|applied| schema.is_older_than(&applied)) {
+        return Ok(Vec::new());
+    }
+    let row = client
+        .query_one(
+            "SELECT n.nspname::text AS weir FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+             WHERE c.oid = 'weir_schema'::regclass",
+            &[],
+        )
+        .await?;
+    missing_objects(client, row.get("weir"), &schema).await
 }
 
 /// Limits the rights on Weir's objects to their owner and the roles for other languages. Returns the revoked rights,

@@ -11,6 +11,9 @@ include!(concat!(env!("OUT_DIR"), "/schema.rs"));
 /// This binary's release, as `weir_schema.release` records it.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
+/// The parts of all tables. A test compares this file with a new database, and writes it with `UPDATE_SNAPSHOTS=1`.
+const OBJECTS: &str = include_str!("../../snapshots/objects.txt");
+
 /// The table that records applied files. It is created first and locked during any change, so only one process migrates
 /// at a time. Only roles that may write it can take that lock.
 pub(super) const RECORD: &str = "tables/weir_schema.sql";
@@ -21,7 +24,7 @@ const RIVER_SCHEMA: &str = "{river_schema}";
 #[expect(clippy::unwrap_used, reason = "constants, which every test compiles")]
 static OBJECT: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(
-        r"(?m)^\s*CREATE\s+(?:OR\s+REPLACE\s+)?(?:UNIQUE\s+)?(TABLE|TYPE|DOMAIN|VIEW|SEQUENCE|INDEX|FUNCTION)\s+(?:IF\s+NOT\s+EXISTS\s+)?(\w+)",
+        r"(?m)^\s*CREATE\s+(?:OR\s+REPLACE\s+)?(?:UNIQUE\s+)?(TABLE|TYPE|DOMAIN|VIEW|SEQUENCE|INDEX|FUNCTION|PROCEDURE)\s+(?:IF\s+NOT\s+EXISTS\s+)?(\w+)",
     )
     .unwrap()
 });
@@ -34,6 +37,7 @@ static REFERENCE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\bREFERENCES (
 pub(super) enum Kind {
     /// Tables, views, indexes and types, which share a namespace.
     Relation,
+    /// Functions and procedures.
     Function,
 }
 
@@ -62,7 +66,7 @@ impl SchemaFile {
     /// The objects that it creates.
     pub(super) fn creates(&self) -> Vec<(Kind, String)> {
         let objects = OBJECT.captures_iter(&self.sql).map(|found| {
-            let kind = if &found[1] == "FUNCTION" {
+            let kind = if matches!(&found[1], "FUNCTION" | "PROCEDURE") {
                 Kind::Function
             } else {
                 Kind::Relation
@@ -104,6 +108,8 @@ pub struct Schema {
     pub upgrades: Vec<SchemaFile>,
     /// The release that applies them.
     pub release: String,
+    /// The columns, constraints, indexes and triggers of the tables, as `objects.sql` describes them.
+    pub objects: BTreeSet<String>,
 }
 
 /// The applied files of a database, as `weir_schema` records them.
@@ -122,6 +128,7 @@ impl Schema {
             files: FILES.iter().map(SchemaFile::of).collect(),
             upgrades: UPGRADES.iter().map(SchemaFile::of).collect(),
             release: RELEASE.to_owned(),
+            objects: OBJECTS.lines().map(str::to_owned).collect(),
         }
     }
 

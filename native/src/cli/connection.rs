@@ -27,6 +27,10 @@ async fn current(database: &Database) -> Result<Client, Box<dyn Error>> {
     if !migrate::is_current(&client).await? {
         return Err("the database does not have the schema of this release; run `weir migrate` first".into());
     }
+    let faults = migrate::table_faults(&client).await?;
+    if !faults.is_empty() {
+        return Err(format!("the database's tables differ from this release's:\n  - {}", faults.join("\n  - ")).into());
+    }
     Ok(client)
 }
 

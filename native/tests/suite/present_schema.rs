@@ -173,6 +173,72 @@ async fn an_older_release_leaves_a_newer_schema_as_it_is() {
     weir.abandon().await;
 }
 
+/// What `weir migrate` compares tables with.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_expected_parts_of_tables_are_those_of_a_new_database() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let rows = client
+        .query(
+            include_str!("../../../ledger/src/migrate/sql/objects.sql"),
+            &[&"public"],
+        )
+        .await
+        .unwrap();
+    let found: Vec<String> = rows.iter().map(|row| row.get("object")).collect();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledger/snapshots/objects.txt");
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(&path, found.join("\n") + "\n").unwrap();
+    }
+    let expected = std::fs::read_to_string(path).unwrap();
+    let expected: Vec<_> = expected.lines().collect();
+    assert_eq!(found, expected, "run UPDATE_SNAPSHOTS=1 npm test -- expected_parts");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_that_differ_are_named_and_refused() {
+    for (change, object) in [
+        (
+            "ALTER TABLE holders DROP COLUMN parked_from",
+            "column holders.parked_from bigint",
+        ),
+        (
+            "ALTER TABLE grants ALTER COLUMN amount TYPE numeric",
+            "column grants.amount bigint",
+        ),
+        ("DROP INDEX quota_reservations_parked", "index CREATE INDEX quota_reservations_parked"),
+        (
+            "ALTER TABLE holders DROP CONSTRAINT holders_parked_check",
+            "constraint holders.holders_parked_check",
+        ),
+        (
+            "ALTER TABLE admin_log DISABLE TRIGGER note_log_timeline",
+            "trigger CREATE TRIGGER note_log_timeline",
+        ),
+    ] {
+        let weir = Weir::new().await;
+        let client = weir.client().await;
+        client.batch_execute(change).await.unwrap();
+        let error = migrate::migrate(&weir.context.database).await.unwrap_err();
+        let faults = migrate::table_faults(&client).await.unwrap();
+        assert!(error.to_string().contains(object), "{change}: {error}");
+        assert!(faults.len() == 1 && faults[0].contains(object), "{change}: {faults:?}");
+        weir.abandon().await;
+    }
+}
+
+/// An operator's index does not stop an upgrade.
+#[tokio::test(flavor = "multi_thread")]
+async fn additional_parts_of_tables_are_allowed() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let index = "CREATE INDEX by_amount ON usage_events (quota_amount)";
+    client.batch_execute(index).await.unwrap();
+    migrate::migrate(&weir.context.database).await.unwrap();
+    weir.end().await;
+}
+
 /// The release of this source.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
