@@ -11,7 +11,6 @@ use super::process::{Process, Services};
 use super::progress::progress;
 use super::report::{BenchError, Line};
 use super::stage::Stage;
-use weir::config::Settings;
 
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
@@ -41,11 +40,11 @@ async fn sample(
 }
 
 /// Three workers, one of which is killed while it works.
-pub(super) async fn killed(settings: &Settings, stage: &Stage, weir: &Path) -> Result<Vec<Line>, BenchError> {
+pub(super) async fn killed(stage: &Stage, weir: &Path) -> Result<Vec<Line>, BenchError> {
     progress("kill -9 of one of three workers");
     stage.clear().await?;
     let users = stage.users(8).await?;
-    fill(stage, &stage.rules(settings), &users, users.len() * 150).await?;
+    fill(stage, &users, users.len() * 150).await?;
     let client = stage.database.connect().await?;
     let services = Services::new(4, PROGRAM)?;
     let stopped = CancellationToken::new();

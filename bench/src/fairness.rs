@@ -125,7 +125,7 @@ pub(crate) async fn fairness(settings: &Settings, effort: Effort, weir: &Path) -
         }
         let flood = scenes[largest].begin(settings, WARM_UP).await?;
         apart.turn(settings, WARM_UP, newcomers).await?;
-        scenes[largest].end(settings, flood).await?;
+        scenes[largest].end(flood).await?;
     }
     let quiet = percentile(&mut scenes[0].newcomers, 0.99);
     for scene in &mut scenes[1..] {
@@ -185,7 +185,7 @@ pub(crate) async fn fairness(settings: &Settings, effort: Effort, weir: &Path) -
     }
     lines.push(as_written(settings, effort).await?);
     lines.push(jain(settings, &stage, effort).await?);
-    lines.extend(crash::killed(settings, &stage, weir).await?);
+    lines.extend(crash::killed(&stage, weir).await?);
     stage.end().await?;
     Ok(Report { conditions, lines })
 }
@@ -223,7 +223,7 @@ impl Scene {
     async fn new(settings: &Settings, flood: usize) -> Result<Self, BenchError> {
         let stage = Stage::new(settings).await?;
         let hot = stage.users(1).await?;
-        fill(&stage, &stage.rules(settings), &hot, flood).await?;
+        fill(&stage, &hot, flood).await?;
         stage.tidy().await?;
         Ok(Self {
             stage,
@@ -244,7 +244,7 @@ impl Scene {
     ) -> Result<(), BenchError> {
         let users = self.stage.users((warm_up + newcomers) as i64).await?;
         let play = self.begin(settings, warm_up).await?;
-        let reserver = Reserver::start(&self.stage.database, self.stage.rules(settings));
+        let reserver = Reserver::start(&self.stage.database);
         let (first, others) = users.split_at(warm_up);
         for user in first {
             newcomer(&reserver, &play.diary, *user).await?;
@@ -261,7 +261,7 @@ impl Scene {
                 .windows(2)
                 .map(|pair| pair[1].0.saturating_duration_since(pair[0].1)),
         );
-        self.end(settings, play).await
+        self.end(play).await
     }
 
     /// Starts workers, and waits until they work on the flood.
@@ -279,10 +279,10 @@ impl Scene {
     }
 
     /// Stops the workers, and refills the flood.
-    async fn end(&self, settings: &Settings, play: Play) -> Result<(), BenchError> {
+    async fn end(&self, play: Play) -> Result<(), BenchError> {
         play.working.stop().await;
         let worked = play.diary.of(self.hot[0]).len();
-        fill(&self.stage, &self.stage.rules(settings), &self.hot, worked).await
+        fill(&self.stage, &self.hot, worked).await
     }
 }
 
@@ -322,7 +322,7 @@ async fn resting(
     stage.clear().await?;
     let hot = stage.users(1).await?;
     let jobs = usize::try_from(waiting).unwrap_or_default();
-    fill(stage, &stage.rules(settings), &hot, jobs).await?;
+    fill(stage, &hot, jobs).await?;
     let client = stage.database.connect().await?;
     client.batch_execute("VACUUM ANALYZE").await?;
     client.batch_execute("CHECKPOINT").await?;
@@ -381,7 +381,7 @@ async fn jain(settings: &Settings, stage: &Stage, effort: Effort) -> Result<Line
     let users = stage.users(50).await?;
     let (least, step) = if effort.is_quick { (40, 2) } else { (60, 10) };
     for (place, user) in users.iter().enumerate() {
-        fill(stage, &stage.rules(settings), &[*user], least + place * step).await?;
+        fill(stage, &[*user], least + place * step).await?;
     }
     let diary = Arc::new(Diary::default());
     let context = stage

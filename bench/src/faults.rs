@@ -128,7 +128,7 @@ pub(super) async fn lives(
     into: &mut Latencies,
 ) -> Result<(), BenchError> {
     let scene = Arc::new(Scene {
-        reserver: Reserver::start(&stage.database, Arc::clone(&stage.rules)),
+        reserver: Reserver::start(&stage.database),
         settler: Settler::start(&stage.database, &stage.rules),
         stage: Arc::clone(stage),
         over: CancellationToken::new(),

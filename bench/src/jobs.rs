@@ -17,7 +17,6 @@ use super::stage::{Stage, submission};
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir_ledger::holder::Holder;
 use weir_ledger::reservation::Reserver;
-use weir_ledger::rules::Rules;
 
 /// The number of concurrent submissions while a queue is filled.
 const FILLERS: usize = 256;
@@ -78,26 +77,20 @@ pub(super) fn enough(workers: u32, takes: Duration, effort: Effort) -> usize {
 }
 
 /// Submits this many jobs, for these users in turn.
-pub(super) async fn fill(
-    stage: &Stage,
-    rules: &Arc<Rules>,
-    users: &[Uuid],
-    jobs: usize,
-) -> Result<(), BenchError> {
-    fill_within(stage, rules, users, jobs, Duration::MAX).await?;
+pub(super) async fn fill(stage: &Stage, users: &[Uuid], jobs: usize) -> Result<(), BenchError> {
+    fill_within(stage, users, jobs, Duration::MAX).await?;
     Ok(())
 }
 
 /// Like [`fill`], until this time is over and `MIN_JOBS` are there. Returns how many it submitted.
 pub(super) async fn fill_within(
     stage: &Stage,
-    rules: &Arc<Rules>,
     users: &[Uuid],
     jobs: usize,
     within: Duration,
 ) -> Result<usize, BenchError> {
     let started = Instant::now();
-    let reserver = Reserver::start(&stage.database, Arc::clone(rules));
+    let reserver = Reserver::start(&stage.database);
     let mut submitted = stream::iter((0..jobs).take_while(|n| *n < MIN_JOBS || started.elapsed() < within))
         .map(|n| reserver.submit(submission(users[n % users.len()])))
         .buffer_unordered(FILLERS);

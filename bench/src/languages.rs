@@ -6,7 +6,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use uuid::Uuid;
-use weir_ledger::catalogue::services;
 
 use super::jobs::{fill_bare, fill_within};
 use super::progress::progress;
@@ -106,12 +105,6 @@ pub(crate) async fn languages(settings: &Settings, effort: Effort) -> Result<Rep
     let jobs = enough(effort.span + warm_up);
     let (ours, bare) = (Stage::new(settings).await?, Stage::new(settings).await?);
     let users = ours.users(1000).await?;
-    services::apply(
-        &mut ours.database.connect().await?,
-        &settings.service_entries(),
-        &ours.rules,
-    )
-    .await?;
     for stage in [&ours, &bare] {
         let table = "CREATE TABLE results (number bigint NOT NULL)";
         stage.database.connect().await?.batch_execute(table).await?;
@@ -128,7 +121,7 @@ pub(crate) async fn languages(settings: &Settings, effort: Effort) -> Result<Rep
     for turn in 1..=effort.turns {
         progress(&format!("jobs a second, turn {turn} of {}", effort.turns));
         ours.clear().await?;
-        fill_within(&ours, &ours.rules, &users, jobs, effort.filling()).await?;
+        fill_within(&ours, &users, jobs, effort.filling()).await?;
         ours.tidy().await?;
         with_weir.push(rate(&program, &ours, "weir", warm_up, effort.span).await?);
         for (how, rates) in [("river-tx", &mut in_transactions), ("river", &mut in_batches)] {

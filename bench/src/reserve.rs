@@ -278,7 +278,7 @@ pub(crate) async fn reserve(settings: &Settings, effort: Effort) -> Result<Repor
     ));
     Literal::prepare(&stage).await?;
     let mut lines = Vec::new();
-    let reserver = Reserver::start(&stage.database, Arc::clone(&stage.rules));
+    let reserver = Reserver::start(&stage.database);
     let mut ours = weir(&reserver, CALLERS);
 
     let hot = Arc::new(stage.users(1).await?);
@@ -317,7 +317,7 @@ pub(crate) async fn reserve(settings: &Settings, effort: Effort) -> Result<Repor
         effort.history
     ));
     fill(&old_client, &old_users, effort.history).await?;
-    let old_reserver = Reserver::start(&old.database, Arc::clone(&old.rules));
+    let old_reserver = Reserver::start(&old.database);
     let mut old_ours = weir(&old_reserver, CALLERS);
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for turn in 1..=effort.turns {
@@ -341,7 +341,7 @@ pub(crate) async fn reserve(settings: &Settings, effort: Effort) -> Result<Repor
 
 /// Reservations a second by all callers, on a stage that is otherwise unused.
 pub(super) async fn direct(stage: &Stage, users: &[Uuid], span: Duration) -> Result<f64, BenchError> {
-    let reserver = Reserver::start(&stage.database, Arc::clone(&stage.rules));
+    let reserver = Reserver::start(&stage.database);
     let mut callers = weir(&reserver, CALLERS);
     let users = Arc::new(users.to_vec());
     rate(&mut callers, &users, span / 4).await?;
@@ -352,7 +352,7 @@ pub(super) async fn direct(stage: &Stage, users: &[Uuid], span: Duration) -> Res
 async fn distant(stage: &Stage, users: &Arc<Vec<Uuid>>, effort: Effort) -> Result<Line, BenchError> {
     let proxy = Proxy::start(stage.address()?, Duration::from_millis(1))?;
     let database = Database::at(&stage.through(&proxy)?)?;
-    let reserver = Reserver::start(&database, Arc::clone(&stage.rules));
+    let reserver = Reserver::start(&database);
     let mut ours = weir(&reserver, 1);
     let mut theirs = literal(&database, 1).await?;
     let name = "one caller, 1 ms of network each way, against ADR-21's literal transaction";

@@ -10,6 +10,7 @@ use super::proxy::Proxy;
 use super::report::BenchError;
 use weir::config::Settings;
 use weir::context::Context;
+use weir_ledger::catalogue::services;
 use weir_ledger::database::Database;
 use weir_ledger::holder::Holders;
 use weir_ledger::meter::Meter;
@@ -31,7 +32,7 @@ impl Stage {
         let (server, name, url) = create_database(settings).await?;
         let database = Database::at(&url)?.in_schemas(settings.schemas.clone());
         migrate::migrate(&database).await?;
-        let client = database.connect().await?;
+        let mut client = database.connect().await?;
         // High enough for every user: the benchmark measures the check, not the refusal.
         client
             .batch_execute(
@@ -39,6 +40,7 @@ impl Stage {
             )
             .await?;
         let rules = Arc::new(settings.rules());
+        services::apply(&mut client, &settings.service_entries(), &rules).await?;
         Ok(Self {
             server,
             name,
@@ -46,11 +48,6 @@ impl Stage {
             database,
             rules,
         })
-    }
-
-    /// The rules of these settings.
-    pub(super) fn rules(&self, settings: &Settings) -> Arc<Rules> {
-        Arc::new(settings.rules())
     }
 
     /// Users with a subscription, known to the holders' table.

@@ -146,7 +146,7 @@ async fn with_weir(
 ) -> Result<f64, BenchError> {
     stage.clear().await?;
     let jobs = enough(workers, count.takes, effort);
-    let jobs = fill_within(stage, &stage.rules, users, jobs, effort.filling()).await?;
+    let jobs = fill_within(stage, users, jobs, effort.filling()).await?;
     stage.tidy().await?;
     let context = stage
         .context(settings, workers)?

@@ -1,7 +1,6 @@
 //! Submits a job in the transaction that inserts what the job is about: both are there, or neither.
 
 use std::error::Error;
-use std::time::Duration;
 
 use serde_json::json;
 use uuid::Uuid;
@@ -9,14 +8,9 @@ use weir_ledger::database::Database;
 use weir_ledger::holder::Holders;
 use weir_ledger::meter::Meter;
 use weir_ledger::reservation::{Answer, Submission, reserve};
-use weir_ledger::rules::{Rules, SlotLimits};
 
 /// Returns the job's id; `None` when the user is over the quota, and then nothing was written.
 pub async fn upload(database: &Database, user: Uuid, path: &str) -> Result<Option<i64>, Box<dyn Error>> {
-    let rules = Rules {
-        slot_limits: Some(SlotLimits::default()),
-        ttl: Duration::from_secs(3600),
-    };
     let submission = Submission {
         holder: Holders::user(user),
         subject: None,
@@ -40,7 +34,7 @@ pub async fn upload(database: &Database, user: Uuid, path: &str) -> Result<Optio
             &[&user, &path],
         )
         .await?;
-    match reserve(&transaction, &rules, &submission).await? {
+    match reserve(&transaction, &submission).await? {
         Answer::Accepted { job, .. } => {
             transaction.commit().await?;
             Ok(Some(job.id))

@@ -164,7 +164,7 @@ impl Account {
     }
 
     /// Why a submission is refused; `None` if it is accepted. `waits`: whether its job would wait. SQL:
-    /// `submission_outcome`.
+    /// `submit_many`.
     fn refusal(&self, requested: i64, waits: bool) -> Option<Decision> {
         if !self.has_room_for(requested) {
             Some(Decision::OverQuota)
@@ -228,7 +228,7 @@ impl Account {
     }
 
     /// Draws the part that exceeds the plan in the first window, the month, from grants. The rest is overage. The
-    /// caller has checked that there is room for it. SQL: `room_for` computes both parts.
+    /// caller has checked that there is room for it. SQL: `submit_many` computes both parts.
     fn draw(&mut self, requested: i64) -> Option<Excess> {
         let Some(month) = self.allowances.first_mut() else {
             return Some(Excess::default());
@@ -259,7 +259,7 @@ impl Account {
 }
 
 /// The overage of a charge: the part above the reservation without its overage. The plan's part is charged first, then
-/// the grants' part, and overage last. SQL: `charge_reservation`.
+/// the grants' part, and overage last. SQL: `settle_many`.
 #[must_use]
 pub fn charged_overage(reserved: i64, overage: i64, charged: i64) -> i64 {
     let before = reserved.saturating_sub(overage).max(0);

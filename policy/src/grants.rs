@@ -58,7 +58,7 @@ pub fn draw(grants: &mut [Grant], amount: i64) -> Option<Vec<Draw>> {
 }
 
 /// The part of a charge that grants pay for: everything above the plan's part of the reservation. SQL:
-/// `charge_reservation`.
+/// `charged_to_grants`.
 #[must_use]
 pub fn charged_to_grants(reserved: i64, drawn: i64, charged: i64) -> i64 {
     let of_plan = reserved.saturating_sub(drawn).max(0);

@@ -43,7 +43,7 @@ pub(super) async fn setup(settings: &Settings) -> Result<(), BenchError> {
 
 /// Submits one job per input line. Answers an empty line when all submissions are committed.
 pub(super) async fn produce(settings: &Settings) -> Result<(), BenchError> {
-    let reserver = Reserver::start(&settings.database()?, Arc::new(settings.rules()));
+    let reserver = Reserver::start(&settings.database()?);
     let callers = number(CALLERS)?;
     let mut lines = input_lines();
     let mut users = Vec::new();

@@ -28,8 +28,7 @@ pub struct PlanAttribute {
     pub absent: &'static str,
 }
 
-/// All attributes. Those that a decision needs are also in `weir_submit.sql`, in `reservation/sql/read.sql` with
-/// `reservation/read.rs`, and in [`weir_policy::admission`].
+/// All attributes. Those that a decision needs are also in `submit_many.sql` and in [`weir_policy::admission`].
 pub const PLAN_ATTRIBUTES: [PlanAttribute; 2] = [
     // The retention of results, in days.
     PlanAttribute {

@@ -4,6 +4,7 @@ use postgres_types::ToSql;
 use tokio_postgres::Client;
 
 use super::apply::CatalogueError;
+use crate::database::DatabaseError;
 use crate::meter::Meter;
 use crate::rules::Rules;
 
@@ -48,6 +49,47 @@ pub enum ServiceAmount {
     Member(String),
     /// The caller's amount.
     Caller,
+}
+
+/// Whether slots are counted, the slots of plans, and those of a client address, as columns of `weir_settings`.
+fn slot_settings(rules: &Rules) -> (bool, serde_json::Value, i32) {
+    let limits = rules.slot_limits.as_ref();
+    let of_plans = limits.map_or_else(
+        || serde_json::json!({}),
+        |limits| serde_json::json!(limits.of_plans),
+    );
+    let anonymous = limits.map_or(1, |limits| i32::try_from(limits.anonymous).unwrap_or(i32::MAX));
+    (limits.is_some(), of_plans, anonymous)
+}
+
+/// The settings of `rules` that differ from the database's, which apply until [`apply`] replaces them.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn changes_to(client: &Client, rules: &Rules) -> Result<Vec<String>, DatabaseError> {
+    let read = "SELECT extract(epoch FROM reservation_ttl)::float8 AS ttl, counts_slots, slots_of_plans, anonymous_slots \
+                FROM weir_settings";
+    let row = client.query_one(read, &[]).await?;
+    let (counts_slots, of_plans, anonymous) = slot_settings(rules);
+    let wanted = [
+        ("RESERVATION_TTL, in seconds", rules.ttl.as_secs_f64().into()),
+        ("FAIRNESS_ENABLED", counts_slots.into()),
+        ("FAIRNESS_..._LIMIT by plan", of_plans),
+        ("FAIRNESS_ANONYMOUS_LIMIT", anonymous.into()),
+    ];
+    let applied: [serde_json::Value; 4] = [
+        row.get::<_, f64>("ttl").into(),
+        row.get::<_, bool>("counts_slots").into(),
+        row.get("slots_of_plans"),
+        row.get::<_, i32>("anonymous_slots").into(),
+    ];
+    let changes = std::iter::zip(wanted, applied).filter(|((_, wanted), applied)| wanted != applied);
+    Ok(changes
+        .map(|((name, wanted), applied)| {
+            format!("{name}: {wanted} in the environment, {applied} in the database")
+        })
+        .collect())
 }
 
 /// Replaces the database's services with these, and its settings with those of `rules`. Returns the changes, one per
@@ -98,16 +140,11 @@ pub async fn apply(
             &[&names],
         )
         .await?;
-    let limits = rules.slot_limits.as_ref();
-    let of_plans = limits.map_or_else(
-        || serde_json::json!({}),
-        |limits| serde_json::json!(limits.of_plans),
-    );
-    let anonymous = limits.map_or(1, |limits| i32::try_from(limits.anonymous).unwrap_or(i32::MAX));
+    let (counts_slots, of_plans, anonymous) = slot_settings(rules);
     let settings = transaction
         .execute(
             include_str!("sql/write_settings.sql"),
-            &[&rules.ttl.as_secs_f64(), &limits.is_some(), &of_plans, &anonymous],
+            &[&rules.ttl.as_secs_f64(), &counts_slots, &of_plans, &anonymous],
         )
         .await?;
     transaction.commit().await?;

@@ -73,9 +73,6 @@ pub enum DatabaseError {
     /// The URL has an invalid part.
     #[error("DATABASE_URL: {0}")]
     Url(String),
-    /// The process panicked over what it read. Nothing is written.
-    #[error("this process panicked while reading a result; see its standard error")]
-    Panicked,
     /// The task that uses the database has ended.
     #[error("the process is stopping")]
     Stopped,
@@ -184,7 +181,7 @@ impl DatabaseError {
                 let is_lost = error.code().is_some_and(is_conflict);
                 is_statements && !is_lost && !self.is_transient() && !self.is_locked()
             }
-            Self::Url(_) | Self::Panicked => true,
+            Self::Url(_) => true,
             _ => false,
         }
     }
@@ -255,7 +252,7 @@ pub(crate) enum Phase {
 pub(crate) enum Failure {
     /// Nothing is committed. The transaction lost to another one; a retry may succeed.
     Conflict(DatabaseError),
-    /// Nothing is committed. PostgreSQL refuses an item of the group, or this process panicked over it.
+    /// Nothing is committed. PostgreSQL refuses an item of the group.
     Refused(DatabaseError),
     /// Nothing is committed. A row stayed locked for longer than `lock_timeout`.
     Blocked,

@@ -43,7 +43,12 @@ async fn run(database: Database, mut waiting: mpsc::Receiver<BTreeSet<String>>) 
     let mut client: Option<PreparedClient> = None;
     let mut groups = Vec::new();
     while waiting.recv_many(&mut groups, MAX_WAITING).await > 0 {
-        let queues: Vec<String> = groups.drain(..).flatten().collect::<BTreeSet<_>>().into_iter().collect();
+        let queues: Vec<String> = groups
+            .drain(..)
+            .flatten()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect();
         let notified = tokio::time::timeout(TIMEOUT, async {
             let connected = match client.take().filter(|client| !client.is_closed()) {
                 Some(connected) => connected,

@@ -2,11 +2,9 @@
 //! transaction.
 
 use std::borrow::Cow;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use tokio_postgres::{Client, GenericClient, Statement};
@@ -55,11 +53,6 @@ pub(crate) async fn prepare<C: GenericClient + Sync, const N: usize>(
         Ok(prepared) => Ok(prepared),
         Err(_) => unreachable!("as many statements come back as were sent"),
     }
-}
-
-/// A locking statement that skips rows which another transaction has locked.
-pub(crate) fn skipping(sql: &str) -> String {
-    sql.replace("FOR NO KEY UPDATE", "FOR NO KEY UPDATE SKIP LOCKED")
 }
 
 /// How long commits of this process take, most of which is the flush of the WAL on the server and its synchronous
@@ -188,16 +181,6 @@ impl<S: Statements> Session<S> {
 /// In a session without a lock timeout, a transaction waits for locks for at most five seconds.
 pub(crate) const BOUND_LOCKS: &str =
     "SELECT set_config('lock_timeout', '5s', true) WHERE current_setting('lock_timeout') = '0'";
-
-/// Runs everything before COMMIT is sent. A panic counts as a refusal, because nothing is written.
-pub(crate) async fn before_commit<T, E: From<Failure>>(
-    part: impl Future<Output = Result<T, E>>,
-) -> Result<T, E> {
-    AssertUnwindSafe(part)
-        .catch_unwind()
-        .await
-        .unwrap_or_else(|_| Err(Failure::Refused(DatabaseError::Panicked).into()))
-}
 
 /// Sets a transaction's deadline. A transaction that exceeds it may have committed, because its outcome cannot be
 /// queried.

@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use riverqueue::migrate::PostgresMigrator;
-use tokio_postgres::{Client, GenericClient};
 use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, GenericClient};
 
 use crate::database::{Database, DatabaseError};
 use inspection::{Inspection, inspect};
@@ -251,7 +251,10 @@ async fn missing_objects(
 ) -> Result<Vec<String>, DatabaseError> {
     let rows = client.query(include_str!("sql/objects.sql"), &[&weir]).await?;
     let found: BTreeSet<&str> = rows.iter().map(|row| row.get("object")).collect();
-    let missing = schema.objects.iter().filter(|object| !found.contains(object.as_str()));
+    let missing = schema
+        .objects
+        .iter()
+        .filter(|object| !found.contains(object.as_str()));
     Ok(missing
         .map(|object| {
             format!(

@@ -1,13 +1,12 @@
 //! A model of one holder's jobs, for a model checker (Stateright).
 //!
-//! Decisions and plans are the real code: [`Account::decide`](weir_policy::admission::Account::decide) and
-//! [`plan`](crate::settlement::changes::plan). The model adds the boundaries of the real transactions (lock, commit,
-//! answer) and the actors. These are clients that retry, two worker processes that crash, freeze and wake, maintenance,
+//! The rules are the specification of [`weir_policy::admission`], which a test compares with the database's functions. The
+//! model adds the boundaries of the real transactions (lock, commit, answer) and the actors. These are clients that retry, two worker processes that crash, freeze and wake, maintenance,
 //! another River client, and people who cancel jobs and change plans. The checker explores every order of these steps.
 //!
 //! The model leaves out:
 //!
-//! - SQL. The tests on PostgreSQL and the differential test cover it.
+//! - SQL. The tests on PostgreSQL cover it, and one of them compares it with the specification.
 //! - Time. A lease may expire whenever a process is frozen.
 //! - Several holders. No transaction needs two.
 //! - River's own step that makes due retries available. Weir parks them before that.

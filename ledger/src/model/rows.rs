@@ -1,16 +1,6 @@
-//! The committed rows, and the writes of the transactions. Decisions and plans are the real code.
+//! The committed rows, and the writes of the transactions. The rules are those of the specification.
 
-use std::collections::BTreeMap;
-
-use jiff::Timestamp;
-use uuid::Uuid;
-use weir_policy::admission::{Account, Allowance, Decision};
-use weir_policy::lane::Lane;
-
-use crate::meter::Meter;
-use crate::plans::Plan;
-use crate::rules::{Rules, SlotLimits};
-use crate::settlement::changes::{Key, LockedHolder, Released, plan};
+use weir_policy::admission::{Account, Allowance, Decision, charge, promotions};
 
 /// The possible plans of the holder: limit and slots.
 pub(super) const PLANS: [(i64, u32); 2] = [(4, 1), (8, 2)];
@@ -20,8 +10,6 @@ pub(super) const AMOUNT: i64 = 2;
 pub(super) const USED: i64 = 1;
 
 pub(super) const MAX_ATTEMPTS: u8 = 2;
-
-const HOLDER: Key = (Uuid::from_u128(1), Meter::named("units"));
 
 /// River's states of a job.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
@@ -38,15 +26,6 @@ pub(super) enum State {
 impl State {
     pub(super) fn is_final(self) -> bool {
         matches!(self, Self::Completed | Self::Cancelled | Self::Discarded)
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Completed => "completed",
-            Self::Cancelled => "cancelled",
-            Self::Discarded => "discarded",
-            _ => "retryable",
-        }
     }
 }
 
@@ -92,6 +71,17 @@ pub(super) struct Rows {
     /// The index in [`PLANS`].
     pub(super) plan: usize,
     pub(super) jobs: Vec<Job>,
+}
+
+/// A reservation that ends, or that frees its slot for a retry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Released {
+    id: usize,
+    pub(super) held_slot: bool,
+    was_parked: bool,
+    ended: bool,
+    reserved: i64,
+    charge: i64,
 }
 
 /// The answer to a client.
@@ -179,27 +169,21 @@ impl Rows {
         }
     }
 
-    /// Releases the job's reservation, as `complete.sql` and `release.sql` do, or only its slot.
+    /// Releases the job's reservation, or only its slot, as `settle_many()` does.
     pub(super) fn release(&mut self, id: usize, used: Option<i64>, deletes: bool) -> Option<Released> {
         let job = &mut self.jobs[id];
         let reservation = job.reservation.as_mut()?;
         let ended = job.state.is_final();
         let released = Released {
-            key: HOLDER,
+            id,
             held_slot: reservation.admitted,
             was_parked: reservation.parked,
             ended,
-            job_id: i64::try_from(id).unwrap_or(0),
-            user_id: Some(HOLDER.0),
-            period_start: Some(Timestamp::UNIX_EPOCH),
-            windows: 0,
-            reserved_at: Timestamp::UNIX_EPOCH,
             reserved: reservation.amount,
-            from_grants: 0,
-            overage: 0,
-            state: Some(job.state.name().to_owned()),
-            used,
-            request_id: None,
+            charge: match job.state {
+                State::Completed => charge(reservation.amount, used),
+                _ => 0,
+            },
         };
         if ended && deletes {
             job.reservation = None;
@@ -213,64 +197,47 @@ impl Rows {
         Some(released)
     }
 
-    /// Plans the settlement and the promotions from the rows `seen`, and writes both. Returns the number of promotions.
+    /// Writes the settlement and the promotions, based on the rows `seen`. Returns the number of promotions.
     pub(super) fn settle(&mut self, seen: &Self, released: &[Released]) -> usize {
-        let holder = LockedHolder {
-            slots_in_use: seen.slots_in_use,
-            parked: seen.parked,
-            is_user: true,
-            plan: Some(Plan {
-                name: "free",
-                lane: Lane::Default,
-                slots: PLANS[seen.plan].1,
-                own_slots: None,
-            }),
-        };
-        // The unique key of usage events.
-        let already_charged: Vec<i64> = released
-            .iter()
-            .map(|one| one.job_id)
-            .filter(|id| self.jobs[usize::try_from(*id).unwrap_or(0)].events > 0)
-            .collect();
-        let rules = Rules {
-            slot_limits: Some(SlotLimits::default()),
-            ttl: std::time::Duration::from_secs(3600),
-        };
-        let changes = plan(
-            &BTreeMap::from([(HOLDER, holder)]),
-            released,
-            &already_charged,
-            &rules,
-        );
-        for (job, amount) in changes.charges.jobs.iter().zip(&changes.charges.amounts) {
-            let job = &mut self.jobs[usize::try_from(*job).unwrap_or(0)];
-            job.events += 1;
-            job.charged += amount;
-        }
-        self.reserved -= changes.balances.reserved.iter().sum::<i64>();
-        self.used += changes.balances.charged.iter().sum::<i64>();
-        self.slots_in_use -= changes.freed.slots.iter().sum::<i32>();
-        self.parked -= changes.freed.parked.iter().sum::<i32>();
-        let mut promoted = 0;
-        for (index, count) in changes.promotions.counts.iter().enumerate() {
-            for job in &mut self.jobs {
-                let Some(reservation) = &mut job.reservation else {
-                    continue;
-                };
-                if promoted < usize::try_from(*count).unwrap_or(0)
-                    && reservation.parked
-                    && job.state == State::Pending
-                {
-                    (reservation.parked, reservation.admitted) = (false, true);
-                    job.state = State::Available;
-                    promoted += 1;
-                }
+        let (mut freed, mut unparked) = (0, 0);
+        for one in released {
+            freed += i32::from(one.held_slot);
+            unparked += i32::from(one.was_parked);
+            if !one.ended {
+                continue;
             }
-            let n = i32::try_from(promoted).unwrap_or(0);
-            self.slots_in_use += n - changes.promotions.freed[index];
-            self.parked -= n + changes.promotions.unparked[index];
+            self.reserved -= one.reserved;
+            let job = &mut self.jobs[one.id];
+            // The unique key of usage events.
+            if one.charge > 0 && job.events == 0 {
+                job.events += 1;
+                job.charged += one.charge;
+                self.used += one.charge;
+            }
         }
-        promoted
+        self.slots_in_use -= freed;
+        self.parked -= unparked;
+        let (slots, parked) = (
+            unsigned(seen.slots_in_use - freed),
+            unsigned(seen.parked - unparked),
+        );
+        let count = promotions(Some(PLANS[seen.plan].1), slots, parked);
+        let mut promoted = 0;
+        for job in &mut self.jobs {
+            if let Some(reservation) = &mut job.reservation
+                && promoted < count
+                && reservation.parked
+                && job.state == State::Pending
+            {
+                (reservation.parked, reservation.admitted) = (false, true);
+                job.state = State::Available;
+                promoted += 1;
+            }
+        }
+        let n = i32::try_from(promoted).unwrap_or(0);
+        self.slots_in_use += n;
+        self.parked -= n;
+        usize::try_from(promoted).unwrap_or(0)
     }
 
     /// Parks a due retry, as `park_due.sql` does.

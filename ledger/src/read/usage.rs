@@ -48,7 +48,7 @@ pub async fn usage(source: impl Into<Source<'_>>, user: Uuid) -> Result<Usage, D
             meter: row.get("meter"),
             unit: row.get("unit"),
             plan: Plan::from_row(row)?,
-            quotas: Quotas::from_row(row)?,
+            quotas: Quotas::from_row(row, 0, 0)?,
         })
     });
     let first = rows.first();

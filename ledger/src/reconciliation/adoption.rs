@@ -10,7 +10,6 @@ use uuid::Uuid;
 use crate::database::PreparedClient;
 use crate::holder::{Holder, Holders, kept_text};
 use crate::meter::Meter;
-use crate::reservation::PROVISION;
 
 /// The maximum number of jobs that one round finds in each queue.
 const MAX_FOUND: i64 = 100;
@@ -94,7 +93,10 @@ pub async fn adopt(
         });
     }
     client
-        .execute(PROVISION, &[&ids, &meters, &users, &subjects])
+        .execute(
+            include_str!("sql/provision.sql"),
+            &[&ids, &meters, &users, &subjects],
+        )
         .await?;
     let adopt = include_str!("sql/adopt.sql");
     let jobs = client

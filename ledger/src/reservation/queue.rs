@@ -6,7 +6,6 @@ use super::submission::{Answer, ReserveError, Submission};
 use super::transaction::{Admit, refusal};
 use crate::committer::{Committer, Rejection};
 use crate::database::Database;
-use crate::rules::Rules;
 
 /// The number of concurrent transactions. All submissions of a holder use the same queue. Only one of them can lock its
 /// row at a time, and they are committed together. While one line waits for the database, callers of the other get
@@ -22,9 +21,9 @@ pub struct Reserver {
 impl Reserver {
     /// Starts the tasks that admit. They end when the last clone is dropped and all waiting submissions are answered.
     #[must_use]
-    pub fn start(database: &Database, rules: Arc<Rules>) -> Self {
+    pub fn start(database: &Database) -> Self {
         let notifier = database.notifier();
-        let admit = Arc::new(Admit { rules, notifier });
+        let admit = Arc::new(Admit { notifier });
         Self {
             lines: std::array::from_fn(|_| Committer::start(database, Arc::clone(&admit))),
         }

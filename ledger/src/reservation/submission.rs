@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use serde_json::Value;
+use tokio_postgres::Row;
 use weir_policy::admission::Allowance;
 use weir_policy::span::Span;
 use weir_policy::subject::Subject;
@@ -142,6 +143,36 @@ impl Quotas {
                 .map(|(allowance, window)| Quota::of(allowance, *window))
                 .collect(),
         })
+    }
+
+    /// The quotas of a row with the columns `spans` to `granted` of `account_of()`; `None` without a plan. `added` was
+    /// reserved since, of which grants pay for `drawn`.
+    pub(crate) fn from_row(row: &Row, added: i64, drawn: i64) -> Option<Self> {
+        let spans: Vec<&str> = row.get::<_, Option<_>>("spans")?;
+        let (starts, ends): (Vec<Timestamp>, Vec<Timestamp>) = (row.get("starts"), row.get("ends"));
+        let (limits, ceilings): (Vec<Option<i64>>, Vec<Option<i64>>) =
+            (row.get("limits"), row.get("ceilings"));
+        let (used, reserved): (Vec<i64>, Vec<i64>) = (row.get("used_in"), row.get("reserved_in"));
+        let (mut windows, mut allowances) = (Vec::new(), Vec::new());
+        for (index, span) in spans.into_iter().enumerate() {
+            windows.push(Window {
+                span: Span::parse(span)?,
+                start: starts[index],
+                end: ends[index],
+            });
+            // Grants pay only in the month.
+            let is_month = index == 0;
+            let of_month = |amount: i64| if is_month { amount } else { 0 };
+            allowances.push(Allowance {
+                limit: limits[index],
+                ceiling: ceilings[index],
+                used: used[index],
+                reserved: reserved[index].saturating_add(added),
+                from_grants: of_month(row.get::<_, i64>("from_grants") + drawn),
+                granted: of_month(row.get::<_, i64>("granted") - drawn),
+            });
+        }
+        Self::of(&allowances, &windows)
     }
 
     /// All quotas, the month first.

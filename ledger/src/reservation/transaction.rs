@@ -1,28 +1,33 @@
-//! The reservation transaction, in two round trips: lock and read; then, after the decision, write and commit.
+//! The reservation transaction: one call of `submit_many()`, which decides and writes, in one round trip.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use postgres_types::ToSql;
-use tokio_postgres::{Client, GenericClient, Transaction};
+use serde_json::Value;
+use tokio_postgres::{Client, Row, Transaction};
 use uuid::Uuid;
 
-use super::read::{self, ReadError};
-use super::statements::ReservationStatements;
-use super::submission::{Answer, ReserveError, Submission};
-use super::{decide, write};
+use super::submission::{Answer, NewJob, Quota, Quotas, ReserveError, Submission};
 use crate::committer::{GroupFailure, Locking, Transact};
-use crate::database::session::{BOUND_LOCKS, Connection, Statements, before_commit};
+use crate::database::session::{BOUND_LOCKS, Connection, statements};
 use crate::database::{DatabaseError, Failure, Notifier, Phase};
 use crate::holder::kept_text;
+use crate::job_metadata::REQUEST_ID;
 use crate::json::json_bytes;
-use crate::meter::Meter;
-use crate::rules::Rules;
+use crate::meter::{Meter, interned};
+
+const SUBMIT: &str = "SELECT * FROM submit_many($1, $2, $3)";
+
+statements! {
+    pub(super) struct ReservationStatements {
+        submit: SUBMIT,
+    }
+}
 
 /// Admits groups of submissions.
 pub(super) struct Admit {
-    pub(super) rules: Arc<Rules>,
     pub(super) notifier: Notifier,
 }
 
@@ -56,89 +61,145 @@ impl Transact for Admit {
     ) -> Result<Vec<Answer>, GroupFailure> {
         metrics::histogram!("weir_admission_group_size")
             .record(u32::try_from(group.len()).unwrap_or(u32::MAX));
-        let mut admitted = admit(connection, &self.rules, group, locking).await;
-        if matches!(admitted, Err(ReadError::MissingHolder)) {
-            // Creates the rows outside of the transaction, so that it never waits for another transaction that creates
-            // them.
-            create_holders(&connection.client, &connection.statements, group)
-                .await
-                .map_err(|error| Failure::of(error, Phase::Open))?;
-            admitted = admit(connection, &self.rules, group, locking).await;
-        }
-        let answers = admitted.map_err(|error| match error {
-            ReadError::MissingHolder => Failure::Conflict(DatabaseError::Contended).into(),
-            ReadError::Failed(failure) => failure,
-        })?;
+        let rows: Vec<SubmissionRow<'_>> = group.iter().map(|one| SubmissionRow::new(one)).collect();
+        let locking = match locking {
+            Locking::Wait(_) => "wait",
+            Locking::Skip => "skip",
+        };
+        let params: [&(dyn ToSql + Sync); 3] = [&rows, &locking, &false];
+        let ((), rows, ()) = tokio::try_join!(
+            biased;
+            connection.begin(),
+            connection.client.query(&connection.statements.submit, &params),
+            connection.commit(),
+        )
+        .map_err(|error| Failure::of(error, Phase::Committing))?;
+        let answers = answers(group, &rows)?;
+        record(group, &answers);
         self.notifier
             .notify(answers.iter().filter_map(Answer::claimable_in).collect());
         Ok(answers)
     }
 }
 
-async fn create_holders(
-    client: &Client,
-    statements: &ReservationStatements,
-    group: &[&Submission],
-) -> Result<(), tokio_postgres::Error> {
-    client.batch_execute("ROLLBACK").await?;
-    provision(client, statements, group).await
+/// A submission as a parameter of `submit_many()`.
+#[derive(Debug, ToSql)]
+#[postgres(name = "submission")]
+struct SubmissionRow<'a> {
+    holder: Uuid,
+    user_id: Option<Uuid>,
+    subject: Option<&'a str>,
+    service: &'a str,
+    meter: Meter,
+    kind: &'a str,
+    max_attempts: i16,
+    args: &'a Value,
+    metadata: &'a Value,
+    priority: i16,
+    amount: i64,
+    run_at: Option<Timestamp>,
+    idempotency_key: Option<&'a str>,
+    request_hash: Option<&'a [u8]>,
+    unique_key: Option<&'a [u8]>,
 }
 
-/// One transaction, from BEGIN to COMMIT.
-async fn admit(
-    connection: &Connection<ReservationStatements>,
-    rules: &Rules,
-    group: &[&Submission],
-    locking: &Locking,
-) -> Result<Vec<Answer>, ReadError> {
-    let Connection { client, statements, .. } = connection;
-    let read_and_decide = async {
-        let mut snapshot =
-            read::lock_and_read(client, statements, rules, group, locking, Some(connection)).await?;
-        let outcomes = decide::decide(group, &mut snapshot);
-        Ok::<_, ReadError>((snapshot, outcomes))
-    };
-    let (snapshot, outcomes) = before_commit(read_and_decide).await?;
-    write::write(
-        client,
-        statements,
-        rules,
-        group,
-        &snapshot,
-        &outcomes,
-        Some(connection),
-    )
-    .await
-        .map_err(|error| ReadError::from(Failure::of(error, Phase::Committing)))?;
-    decide::record(group, &outcomes);
-    Ok(outcomes.into_iter().map(|one| one.answer).collect())
+impl<'a> SubmissionRow<'a> {
+    fn new(one: &'a Submission) -> Self {
+        let idempotency = one.idempotency.as_ref();
+        Self {
+            holder: one.holder.id,
+            user_id: one.holder.user_id,
+            subject: one.subject.as_ref().and_then(kept_text),
+            service: &one.service,
+            meter: one.meter,
+            kind: &one.kind,
+            max_attempts: one.max_attempts,
+            args: &one.args,
+            metadata: &one.metadata,
+            priority: one.priority,
+            amount: one.amount,
+            run_at: one.run_at,
+            idempotency_key: idempotency.map(|idempotency| idempotency.key.as_str()),
+            request_hash: idempotency.map(|idempotency| idempotency.request_hash.as_slice()),
+            unique_key: one.unique_key.as_deref(),
+        }
+    }
 }
 
-/// Creates the rows that the first submission of a user or an address needs.
-async fn provision<C: GenericClient + Sync>(
-    client: &C,
-    statements: &ReservationStatements,
-    group: &[&Submission],
-) -> Result<(), tokio_postgres::Error> {
-    let holders: Vec<Uuid> = group.iter().map(|one| one.holder.id).collect();
-    let meters: Vec<Meter> = group.iter().map(|one| one.meter).collect();
-    let users: Vec<Option<Uuid>> = group.iter().map(|one| one.holder.user_id).collect();
-    let subjects: Vec<Option<&str>> = group
-        .iter()
-        .map(|one| one.subject.as_ref().and_then(kept_text))
-        .collect();
-    let params: [&(dyn ToSql + Sync); 4] = [&holders, &meters, &users, &subjects];
-    client.execute(&statements.provision, &params).await?;
-    Ok(())
+/// The answers in the group's order. Fails if accounts were locked; nothing was written then.
+fn answers(group: &[&Submission], rows: &[Row]) -> Result<Vec<Answer>, GroupFailure> {
+    let mut answers: Vec<Option<Answer>> = Vec::new();
+    answers.resize_with(group.len(), || None);
+    let mut locked = HashSet::new();
+    for row in rows {
+        let index = member(row);
+        match row.get("outcome") {
+            "locked" => {
+                locked.insert(index);
+            }
+            outcome => answers[index] = Some(answer(group[index], row, outcome)),
+        }
+    }
+    if !locked.is_empty() {
+        let locked = locked.into_iter().map(|index| (index, group[index].holder.id));
+        return Err(GroupFailure::NotLocked(locked.collect()));
+    }
+    let answers: Option<Vec<Answer>> = answers.into_iter().collect();
+    answers.ok_or_else(|| Failure::Conflict(DatabaseError::Contended).into())
+}
+
+/// The index in the group of a row's submission.
+fn member(row: &Row) -> usize {
+    let member: i32 = row.get("member");
+    usize::try_from(member - 1).unwrap_or_default()
+}
+
+fn answer(one: &Submission, row: &Row, outcome: &str) -> Answer {
+    let quota = Quotas::from_row(row, row.get("added"), row.get("drawn"));
+    match (outcome, quota) {
+        ("repeated", quota) => Answer::Repeated {
+            job_id: row.get("job_id"),
+            quota,
+        },
+        ("folded", quota) => Answer::Folded {
+            job_id: row.get("job_id"),
+            quota,
+        },
+        ("key_reused", _) => Answer::KeyReused,
+        ("over_quota", Some(quota)) => {
+            let spans: Vec<&str> = row.get("full_spans");
+            let is_full = |one: &&Quota| spans.contains(&one.window.span.as_str());
+            let full = quota.iter().filter(is_full).copied().collect();
+            Answer::OverQuota { quota, full }
+        }
+        ("too_many_waiting", quota) => Answer::TooManyWaiting {
+            most: row.get::<_, i32>("max_waiting").unsigned_abs(),
+            quota,
+        },
+        ("admitted" | "parked" | "scheduled", quota) => {
+            let job = NewJob {
+                id: row.get("job_id"),
+                queue: row.get("queue"),
+                plan: row.get::<_, Option<&str>>("tier").map(interned),
+                has_slot: outcome == "admitted",
+                run_at: one.run_at,
+                reserved: row.get("reserved"),
+                created_at: row.get("created_at"),
+            };
+            Answer::Accepted { job, quota }
+        }
+        // Only an account with a plan is over its quota.
+        (_, quota) => Answer::TooLarge { quota },
+    }
 }
 
 /// Admits one submission inside the caller's transaction: the job exists if, and only if, the caller commits. Nothing is
 /// counted or logged. Workers find the job within 50 ms of the commit. To wake them sooner, call [`Database::notify`]
 /// after it.
 ///
-/// [`Database::notify`]: crate::database::Database::notify
-///
 /// The holder's row stays locked until the transaction ends, so commit soon: submissions of the same holder wait.
+///
+/// [`Database::notify`]: crate::database::Database::notify
 ///
 /// # Errors
 ///
@@ -151,12 +212,8 @@ async fn provision<C: GenericClient + Sync>(
 /// ```no_run
 #[doc = include_str!("../../examples/own_transaction.rs")]
 /// ```
-pub async fn reserve(
-    transaction: &Transaction<'_>,
-    rules: &Rules,
-    submission: &Submission,
-) -> Result<Answer, ReserveError> {
-    let mut answers = reserve_all(transaction, rules, &[submission]).await?;
+pub async fn reserve(transaction: &Transaction<'_>, submission: &Submission) -> Result<Answer, ReserveError> {
+    let mut answers = reserve_all(transaction, &[submission]).await?;
     Ok(answers.remove(0))
 }
 
@@ -169,14 +226,13 @@ pub async fn reserve(
 /// As [`reserve`], and the errors of `read`. After [`DatabaseError::OutcomeUnknown`], the jobs may exist.
 pub async fn submit_all<T: Default, E: From<ReserveError>>(
     client: &mut Client,
-    rules: &Rules,
     group: &[&Submission],
     read: impl AsyncFnOnce(&Transaction<'_>, &[Answer]) -> Result<T, E>,
 ) -> Result<(Vec<Answer>, T), E> {
     let transaction = client.transaction().await.map_err(ReserveError::from)?;
     let bounded = transaction.batch_execute(BOUND_LOCKS).await;
     bounded.map_err(ReserveError::from)?;
-    let answers = reserve_all(&transaction, rules, group).await?;
+    let answers = reserve_all(&transaction, group).await?;
     if answers.iter().any(Answer::is_refusal) {
         transaction.rollback().await.map_err(ReserveError::from)?;
         return Ok((answers, T::default()));
@@ -196,49 +252,18 @@ pub async fn submit_all<T: Default, E: From<ReserveError>>(
 /// As [`reserve`].
 pub async fn reserve_all(
     transaction: &Transaction<'_>,
-    rules: &Rules,
     group: &[&Submission],
 ) -> Result<Vec<Answer>, ReserveError> {
-    let statements = ReservationStatements::prepare(transaction).await?;
-    let locking = Locking::Wait(HashSet::new());
-    // Weir's statements update the counters themselves. The triggers do so for the caller's statements before and
-    // after.
-    transaction
-        .batch_execute("SET LOCAL weir.counters = 'kept'")
-        .await?;
-    let read = async || read::lock_and_read(transaction, &statements, rules, group, &locking, None).await;
-    let mut snapshot = match read().await {
-        Err(ReadError::MissingHolder) => {
-            provision(transaction, &statements, group).await?;
-            read().await
+    let rows: Vec<SubmissionRow<'_>> = group.iter().map(|one| SubmissionRow::new(one)).collect();
+    let answered = transaction.query(SUBMIT, &[&rows, &"wait", &true]).await;
+    let rows = answered.map_err(|error| refusal(Failure::of(error, Phase::Open).into_error()))?;
+    if let Some(last) = rows.last() {
+        let answer = answer(group[member(last)], last, last.get("outcome"));
+        if answer.is_refusal() {
+            return Ok(vec![answer]);
         }
-        read => read,
     }
-    .map_err(|unread| match unread {
-        ReadError::Failed(GroupFailure::Failed(failure)) => refusal(failure.into_error()),
-        _ => DatabaseError::Locked.into(),
-    })?;
-    let outcomes = decide::decide(group, &mut snapshot);
-    let refused = outcomes.iter().position(|one| one.answer.is_refusal());
-    let answers = match refused {
-        Some(index) => vec![decide::refuse_all(group, &snapshot, outcomes, index)],
-        None => {
-            write::write(
-                transaction,
-                &statements,
-                rules,
-                group,
-                &snapshot,
-                &outcomes,
-                None,
-            )
-            .await
-            .map_err(|error| refusal(Failure::of(error, Phase::Open).into_error()))?;
-            outcomes.into_iter().map(|one| one.answer).collect()
-        }
-    };
-    transaction.batch_execute("SET LOCAL weir.counters = ''").await?;
-    Ok(answers)
+    answers(group, &rows).map_err(|_| DatabaseError::Locked.into())
 }
 
 /// If PostgreSQL cannot store a value, the caller must change it. Every other error is internal.
@@ -246,5 +271,79 @@ pub(super) fn refusal(error: DatabaseError) -> ReserveError {
     match error.unstorable() {
         Some(reason) => ReserveError::Unstorable(reason),
         None => error.into(),
+    }
+}
+
+/// Logs and counts the committed answers.
+fn record(group: &[&Submission], answers: &[Answer]) {
+    for (one, answer) in group.iter().zip(answers) {
+        let (meter, amount) = (one.meter.as_str(), one.amount);
+        let user = one.holder.user_id.map(tracing::field::display);
+        let request_id = one.metadata.get(REQUEST_ID).and_then(serde_json::Value::as_str);
+        let rejected = |reason: &'static str| {
+            metrics::counter!("weir_rejections_total", "meter" => meter, "reason" => reason).increment(1);
+        };
+        match answer {
+            Answer::Accepted { job, .. } => {
+                let parked = !job.has_slot && job.run_at.is_none();
+                let decision = match (job.has_slot, job.run_at) {
+                    (true, _) => "admitted",
+                    (false, None) => "parked",
+                    (false, Some(_)) => "scheduled",
+                };
+                metrics::counter!("weir_reservations_total", "meter" => meter, "decision" => decision)
+                    .increment(1);
+                crate::access_log!(
+                    false,
+                    job = job.id,
+                    user,
+                    request_id,
+                    meter,
+                    amount,
+                    parked,
+                    "reserved"
+                );
+            }
+            Answer::OverQuota { .. } => {
+                rejected("over_quota");
+                crate::access_log!(false, user, request_id, meter, amount, "rejected: over quota");
+            }
+            Answer::TooLarge { .. } => {
+                rejected("too_large");
+                crate::access_log!(
+                    false,
+                    user,
+                    request_id,
+                    meter,
+                    amount,
+                    "rejected: the amount is too large"
+                );
+            }
+            Answer::TooManyWaiting { .. } => {
+                rejected("too_many_waiting");
+                crate::access_log!(false, user, request_id, meter, "rejected: too many jobs wait");
+            }
+            Answer::KeyReused => {
+                rejected("key_reused");
+                crate::access_log!(
+                    false,
+                    user,
+                    request_id,
+                    meter,
+                    "rejected: the Idempotency-Key was used with another request"
+                );
+            }
+            // The job was reserved under another request id. This line names it.
+            Answer::Repeated { job_id, .. } | Answer::Folded { job_id, .. } => {
+                crate::access_log!(
+                    false,
+                    job = job_id,
+                    user,
+                    request_id,
+                    meter,
+                    "answered with an earlier job"
+                );
+            }
+        }
     }
 }

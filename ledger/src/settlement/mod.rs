@@ -3,7 +3,6 @@
 //! One transaction completes the job (fenced by attempt), charges its usage, releases the rest, and promotes the
 //! holder's oldest parked job. Jobs that finish together are settled together.
 
-pub(crate) mod changes;
 mod ended;
 mod promoted;
 mod promotion;
@@ -11,8 +10,8 @@ mod queue;
 mod statements;
 mod transaction;
 
-pub use changes::MAX_PROMOTED;
 pub use ended::{Ended, SettleError, Settled, Success, charged_by};
 pub use promoted::Promoted;
 pub use promotion::Promoter;
 pub use queue::Settler;
+pub use transaction::MAX_PROMOTED;

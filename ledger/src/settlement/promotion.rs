@@ -1,21 +1,23 @@
 //! Promotion without an ended job: after an upgrade, after limits were raised, or after a missed event.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postgres_types::ToSql;
 use uuid::Uuid;
 
-use super::changes::{self, Key, LockedHolder};
 use super::statements::SettlementStatements;
-use super::transaction::{self, AfterCommit, locked_holder};
+use super::transaction::{AfterCommit, MAX_PROMOTED};
 use crate::database::session::{Connection, Session, with_deadline};
 use crate::database::{Database, DatabaseError, Failure, Phase};
 use crate::hold_off::HoldOff;
 use crate::meter::Meter;
 use crate::pass::{Pass, Slice};
 use crate::rules::Rules;
+
+/// A holder and one of its meters.
+type Key = (Uuid, Meter);
 
 /// The number of waiting holders in a slice.
 const SLICE: i32 = 150;
@@ -87,7 +89,7 @@ impl Promoter {
             with_room.retain(|key| !self.hold_off.applies_to(key));
         }
         let promoted = self.promote_each(with_room, &[]).await.map(|round| round.jobs);
-        if matches!(promoted, Ok(count) if count >= changes::MAX_PROMOTED) {
+        if matches!(promoted, Ok(count) if count >= MAX_PROMOTED) {
             // Continue with the holders that did not fit into one transaction.
             next = Some(after);
         }
@@ -143,9 +145,7 @@ impl Promoter {
                 continue;
             }
             let done = match self.session.connection().await {
-                Ok(connection) => {
-                    with_deadline(run_round(connection, &part, due, &self.rules, &self.after_commit)).await
-                }
+                Ok(connection) => with_deadline(run_round(connection, &part, due, &self.after_commit)).await,
                 Err(failure) => Err(failure),
             };
             let failure = match done {
@@ -215,43 +215,43 @@ fn columns<'a>(keys: impl IntoIterator<Item = &'a Key>) -> (Vec<Uuid>, Vec<Meter
     keys.into_iter().copied().unzip()
 }
 
-/// Starts a transaction and locks these holders, skipping those that are locked right now.
-async fn lock(
-    connection: &Connection<SettlementStatements>,
-    keys: &[Key],
-) -> Result<BTreeMap<Key, LockedHolder>, Failure> {
-    let Connection { client, statements, .. } = connection;
-    let (holders, meters) = columns(keys);
-    let (no_jobs, no_holders): ([i64; 0], [Uuid; 0]) = ([], []);
-    let params: [&(dyn ToSql + Sync); 4] = [&&no_jobs[..], &&no_holders[..], &holders, &meters];
-    let ((), rows) = tokio::try_join!(
-        biased;
-        connection.begin(),
-        client.query(&statements.lock_skipping, &params)
-    )
-    .map_err(|error| Failure::of(error, Phase::Open))?;
-    Ok(rows.iter().map(locked_holder).collect())
-}
-
-/// Runs the transaction for these holders.
+/// Runs the transaction for these holders, without those that are locked right now.
 async fn run_round(
     connection: &Connection<SettlementStatements>,
     holders: &[Key],
     due: &[(Key, i64)],
-    rules: &Rules,
     after_commit: &AfterCommit,
 ) -> Result<Round, Failure> {
-    let mut locked = lock(connection, holders).await?;
-    let mut handled: BTreeSet<Key> = locked.keys().copied().collect();
+    let Connection {
+        client, statements, ..
+    } = connection;
+    let (ids, meters) = columns(holders);
+    let params: [&(dyn ToSql + Sync); 2] = [&ids, &meters];
+    let ((), rows) = tokio::try_join!(
+        biased;
+        connection.begin(),
+        client.query(&statements.lock, &params)
+    )
+    .map_err(|error| Failure::of(error, Phase::Open))?;
+    let locked: BTreeSet<Key> = rows
+        .iter()
+        .map(|row| (row.get("holder"), row.get("event_type")))
+        .collect();
+    let mut handled = locked.clone();
     if !due.is_empty() {
-        for key in park_due(connection, due, &mut locked).await? {
+        for key in park_due(connection, due, &locked).await? {
             handled.remove(&key);
         }
     }
-    let changes = changes::plan(&locked, &[], &[], rules);
-    let jobs = transaction::write(connection, &changes, &locked, after_commit)
-        .await
-        .map_err(|error| Failure::of(error, Phase::Committing))?;
+    let (ids, meters) = columns(&locked);
+    let params: [&(dyn ToSql + Sync); 2] = [&ids, &meters];
+    let (rows, ()) = tokio::try_join!(
+        biased;
+        client.query(&statements.promote, &params),
+        connection.commit(),
+    )
+    .map_err(|error| Failure::of(error, Phase::Committing))?;
+    let jobs = after_commit.receive(&rows);
     Ok(Round { jobs, handled })
 }
 
@@ -260,7 +260,9 @@ async fn due(
     connection: &Connection<SettlementStatements>,
     left_out: &[Key],
 ) -> Result<Vec<(Key, i64)>, Failure> {
-    let Connection { client, statements, .. } = connection;
+    let Connection {
+        client, statements, ..
+    } = connection;
     let most = i64::try_from(MAX_DUE).unwrap_or(i64::MAX);
     let (holders, meters) = columns(left_out);
     let params: [&(dyn ToSql + Sync); 3] = [&most, &holders, &meters];
@@ -272,14 +274,16 @@ async fn due(
         .collect())
 }
 
-/// Parks these holders' due jobs, and counts them. Returns the holders with a job that stays due because it is locked.
+/// Parks these holders' due jobs. Returns the holders with a job that stays due because it is locked.
 async fn park_due(
     connection: &Connection<SettlementStatements>,
     jobs: &[(Key, i64)],
-    locked: &mut BTreeMap<Key, LockedHolder>,
+    locked: &BTreeSet<Key>,
 ) -> Result<Vec<Key>, Failure> {
-    let Connection { client, statements, .. } = connection;
-    let jobs = jobs.iter().filter(|(key, _)| locked.contains_key(key));
+    let Connection {
+        client, statements, ..
+    } = connection;
+    let jobs = jobs.iter().filter(|(key, _)| locked.contains(key));
     let (keys, ids): (Vec<Key>, Vec<i64>) = jobs.copied().unzip();
     let (holders, meters) = columns(&keys);
     let params: [&(dyn ToSql + Sync); 3] = [&ids, &holders, &meters];
@@ -287,9 +291,6 @@ async fn park_due(
     let mut still_due = Vec::new();
     for row in &rows.map_err(|error| Failure::of(error, Phase::Open))? {
         let key = (row.get("holder"), row.get("event_type"));
-        if let Some(holder) = locked.get_mut(&key) {
-            holder.parked += row.get::<_, i32>("parked");
-        }
         if row.get("stays_due") {
             still_due.push(key);
         }
@@ -305,7 +306,9 @@ async fn waiting(
     after: Key,
     size: i32,
 ) -> Result<(Vec<Key>, Option<Key>), Failure> {
-    let Connection { client, statements, .. } = connection;
+    let Connection {
+        client, statements, ..
+    } = connection;
     let limits = rules.slot_limits.clone().unwrap_or_default();
     let (plans, slots, anonymous) = limits.columns();
     let is_limited = rules.slot_limits.is_some();

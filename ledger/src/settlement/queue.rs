@@ -36,7 +36,6 @@ impl Settler {
             notifier: database.notifier(),
         };
         let settle = Arc::new(Settle {
-            rules: Arc::clone(rules),
             after_commit: after_commit.clone(),
         });
         Self {
@@ -57,11 +56,7 @@ impl Settler {
     /// Promotes parked jobs although none of their holder's jobs ended.
     #[must_use]
     pub fn promoter(&self) -> Promoter {
-        Promoter::new(
-            &self.database,
-            Arc::clone(&self.rules),
-            self.after_commit.clone(),
-        )
+        Promoter::new(&self.database, Arc::clone(&self.rules), self.after_commit.clone())
     }
 
     fn committer(&self) -> &Committer<Settle> {

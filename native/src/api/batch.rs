@@ -122,7 +122,7 @@ pub(super) async fn submit(
     let (answers, existing) = api
         .changes
         .of::<_, ApiError, _>(caller.holder.id, || {
-            async |client| submit_all(client, &api.rules, &group, read).await
+            async |client| submit_all(client, &group, read).await
         })
         .await?;
     api.database

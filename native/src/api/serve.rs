@@ -95,8 +95,7 @@ async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, Serv
         .build()
         .map_err(DatabaseError::from)?;
     Ok(Api {
-        reserver: Reserver::start(&context.database, Arc::clone(&context.rules)),
-        rules: Arc::clone(&context.rules),
+        reserver: Reserver::start(&context.database),
         settler: context.settler.clone(),
         database: context.database.clone(),
         pool: context.pool.clone(),

@@ -7,7 +7,6 @@ use tokio_util::sync::CancellationToken;
 use weir_ledger::database::{ConnectionPool, Database};
 use weir_ledger::holder::Holders;
 use weir_ledger::reservation::Reserver;
-use weir_ledger::rules::Rules;
 use weir_ledger::settlement::Settler;
 use weir_policy::assertion::AssertionKey;
 
@@ -39,8 +38,6 @@ pub(super) struct Api {
     pub(super) changes: Changes,
     /// Admits submissions.
     pub(super) reserver: Reserver,
-    /// The rules of admission, for routes that decide without the reserver.
-    pub(super) rules: Arc<Rules>,
     /// Settles cancelled jobs.
     pub(super) settler: Settler,
     /// Checks submissions' arguments, by River's job kind.

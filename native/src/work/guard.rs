@@ -257,7 +257,7 @@ impl Guard {
                     meter,
                     backlog: user.as_deref().map(|user| (user, &*kinds)),
                 };
-                admit_late(client, &context.rules, late).await
+                admit_late(client, late).await
             })
             .await?;
         let mut blocked = self.blocked.lock();

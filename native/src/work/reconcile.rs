@@ -427,11 +427,10 @@ impl Reconciler {
                 meter: job.meter,
                 backlog: None,
             };
-            let rules = &self.context.rules;
             let admission = self
                 .context
                 .pool
-                .with(async |client| admit_late(client, rules, late).await)
+                .with(async |client| admit_late(client, late).await)
                 .await;
             match admission {
                 Ok(LateAdmission::Blocked) => {

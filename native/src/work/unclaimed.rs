@@ -47,7 +47,9 @@ async fn look_while_elected(
     while *is_elected.borrow() {
         let unclaimed = look(&client).await?;
         let is_empty = unclaimed.is_empty();
-        context.database.notify(notified.select(unclaimed, Instant::now()));
+        context
+            .database
+            .notify(notified.select(unclaimed, Instant::now()));
         if !is_empty {
             tokio::time::sleep(PAUSE).await;
         }
@@ -68,8 +70,10 @@ impl Notified {
     /// The queues to notify. Each is notified once for the same first job within [`REPEAT_PAUSE`].
     fn select(&mut self, unclaimed: Vec<UnclaimedQueue>, now: Instant) -> Vec<String> {
         self.0.retain(|_, (_, at)| now < *at + REPEAT_PAUSE);
-        let first_jobs: BTreeMap<String, i64> =
-            unclaimed.into_iter().map(|one| (one.queue, one.first_job)).collect();
+        let first_jobs: BTreeMap<String, i64> = unclaimed
+            .into_iter()
+            .map(|one| (one.queue, one.first_job))
+            .collect();
         let is_new = |(queue, job): &(String, i64)| self.0.get(queue).is_none_or(|(known, _)| known != job);
         let new: Vec<_> = first_jobs.into_iter().filter(is_new).collect();
         self.0

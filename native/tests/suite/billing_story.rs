@@ -1,7 +1,5 @@
 //! A year of billing in one story: the payment provider's events, a holder's limits, and the records afterwards.
 
-use std::sync::Arc;
-
 use crate::common::process::command;
 use crate::common::receiver::Receiver;
 use crate::common::submissions::submission;
@@ -120,10 +118,7 @@ async fn buy_grant(backend: &Backend<'_>, holder: Holder) {
     let grants = format!("{HOLDER}/grants");
     let first = backend.call("POST", &grants, "order-7", &bought).await;
     assert_eq!(backend.call("POST", &grants, "order-7", &bought).await, first);
-    let reserver = Reserver::start(
-        &backend.weir.context.database,
-        Arc::clone(&backend.weir.context.rules),
-    );
+    let reserver = Reserver::start(&backend.weir.context.database);
     let submission = Submission {
         holder,
         subject: Some("auth0|anne".parse().unwrap()),

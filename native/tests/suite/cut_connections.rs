@@ -1,7 +1,5 @@
 //! The connection to PostgreSQL breaks at the worst moment, and the caller retries with the same key.
 
-use std::sync::Arc;
-
 use crate::common::Weir;
 use crate::common::proxy::{Cut, Proxy};
 use crate::common::submissions::submission;
@@ -15,14 +13,11 @@ async fn through(cut: Cut) {
     let user = weir.user("pro").await;
     let proxy = Proxy::start(&weir, cut, TIMES).await;
     // The holder is known, so that the reservation's COMMIT is the only one.
-    Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules))
+    Reserver::start(&weir.context.database)
         .submit(keyed(user, "first"))
         .await
         .unwrap();
-    let reserver = Reserver::start(
-        &Database::at(&proxy.url(&weir)).unwrap(),
-        Arc::clone(&weir.context.rules),
-    );
+    let reserver = Reserver::start(&Database::at(&proxy.url(&weir)).unwrap());
     let mut failures = 0;
     let answer = loop {
         match reserver.submit(keyed(user, "second")).await {
@@ -84,15 +79,12 @@ async fn a_group_with_an_unknown_outcome_is_never_repeated() {
         for _ in 0..7 {
             users.push(weir.user("pro").await);
         }
-        let direct = Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules));
+        let direct = Reserver::start(&weir.context.database);
         for user in &users {
             direct.submit(submission(*user, 1)).await.unwrap();
         }
         let proxy = Proxy::start(&weir, cut, 1).await;
-        let reserver = Reserver::start(
-            &Database::at(&proxy.url(&weir)).unwrap(),
-            Arc::clone(&weir.context.rules),
-        );
+        let reserver = Reserver::start(&Database::at(&proxy.url(&weir)).unwrap());
         let submitted = users.iter().map(|user| reserver.submit(submission(*user, 1)));
         let answers = futures_util::future::join_all(submitted).await;
         let failed = answers.iter().filter(|answer| answer.is_err()).count();

@@ -14,8 +14,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio_postgres::error::SqlState;
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 use weir::api::{MAX_AHEAD, MAX_BODY, MAX_KEY};
 use weir::config::service::MAX_AMOUNT;
@@ -482,7 +482,7 @@ async fn sql_and_rust_promote_the_same_number_of_jobs_at_once() {
                  SELECT '{user}', '{user}', 'analysis', 0, id, NULL, now() FROM jobs; \
              UPDATE holders SET parked = {parked}, slots_in_use = 0 WHERE holder = '{user}'; \
              UPDATE weir_settings SET counts_slots = false; \
-             SELECT pass_on_slots('{user}', 'analysis', 0, 0)"
+             SELECT settle_many('{{}}', false, '{{}}', '{{{user}}}', '{{analysis}}')"
         ))
         .await
         .unwrap();
@@ -597,10 +597,7 @@ async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<us
             .unwrap();
     }
     let database = &ours.weir.context.database;
-    let (reserver, settler) = (
-        Reserver::start(database, Arc::clone(&rules)),
-        Settler::start(database, &rules),
-    );
+    let (reserver, settler) = (Reserver::start(database), Settler::start(database, &rules));
     // The jobs in both databases, pairwise.
     let mut jobs: Vec<(i64, i64)> = Vec::new();
     let steps = rng.random_range(8..30);
@@ -826,7 +823,7 @@ async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'sta
             .unwrap();
     }
     let database = &ours.weir.context.database;
-    let reserver = Reserver::start(database, Arc::clone(&rules));
+    let reserver = Reserver::start(database);
     let settler = Settler::start(database, &rules);
     let amount = rng.random_range(0..15);
     let more: Vec<i64> = (0..rng.random_range(1..4))

@@ -19,7 +19,6 @@ use weir::work::{Role, Working, reconcile};
 use weir_ledger::attempts::AttemptError;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
-use weir_ledger::reservation::Reserver;
 
 /// Long enough for a busy machine, and far below the 36 s that all others used to wait.
 const MAX_WAIT_OF_OTHERS: Duration = Duration::from_secs(8);
@@ -410,49 +409,6 @@ async fn a_repeatedly_refused_item_splits_its_group_once() {
     weir.abandon().await;
 }
 
-// On one thread, so that simultaneous requests form one group.
-#[tokio::test]
-async fn a_panic_over_one_holders_row_does_not_affect_others() {
-    let weir = Weir::new().await;
-    let client = weir.client().await;
-    let odd = weir.user("enterprise").await;
-    let mut everybody = users(&weir, "enterprise", 7).await;
-    everybody.insert(3, odd);
-    let mut ended = Vec::new();
-    for user in &everybody {
-        ended.push(settlement(&weir, *user, json!({})).await);
-    }
-    // No client can read this timestamp. CHECK constraints refuse it in tables that others can write.
-    client
-        .execute(
-            "UPDATE quota_reservations SET created_at = 'infinity' WHERE user_id = $1",
-            &[&odd],
-        )
-        .await
-        .unwrap();
-    let settled = ended.iter().map(|one| weir.context.settler.settle(one.clone()));
-    let settled = futures_util::future::join_all(settled).await;
-    for (user, settled) in everybody.iter().zip(settled) {
-        assert_eq!(settled.is_err(), *user == odd, "{settled:?}");
-    }
-    client
-        .batch_execute(&format!(
-            "ALTER TABLE grants DROP CONSTRAINT grants_expires_at_exists; \
-             INSERT INTO grants (user_id, event_type, amount, expires_at, reason) \
-             VALUES ('{odd}', 'analysis', 5, 'infinity', 'a test'); \
-             UPDATE holders SET has_grants = true WHERE user_id = '{odd}'"
-        ))
-        .await
-        .unwrap();
-    let reserver = Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules));
-    let reserved = everybody.iter().map(|user| reserver.submit(submission(*user, 1)));
-    let reserved = futures_util::future::join_all(reserved).await;
-    for (user, reserved) in everybody.iter().zip(reserved) {
-        assert_eq!(reserved.is_err(), *user == odd, "{reserved:?}");
-    }
-    weir.abandon().await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_holders_settlement_is_not_retried_in_every_round() {
     let weir = Weir::new().await;
@@ -588,7 +544,7 @@ async fn a_stalled_connection_is_dropped_and_submissions_continue() {
     let user = weir.user("pro").await;
     let proxy = Proxy::start(&weir, Cut::Never, 0).await;
     let database = weir_ledger::database::Database::at(&proxy.url(&weir)).unwrap();
-    let reserver = weir_ledger::reservation::Reserver::start(&database, Arc::clone(&weir.context.rules));
+    let reserver = weir_ledger::reservation::Reserver::start(&database);
     let submission = || submission(user, 1);
     reserver.submit(submission()).await.unwrap();
     proxy.freeze();

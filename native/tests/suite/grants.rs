@@ -1,7 +1,5 @@
 //! Grants: jobs draw on them when the plan has no room, and the unused part returns.
 
-use std::sync::Arc;
-
 use crate::common::submissions::submission;
 use crate::common::{GO_TESTS, Weir, Who, files};
 use jiff::{SignedDuration, Timestamp};
@@ -26,7 +24,7 @@ impl Scene {
         let user = weir.user("free").await;
         weir.use_up(user, "analysis", 50 - left).await;
         let holders = Holders::load(&weir.client().await).await.unwrap();
-        let reserver = Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules));
+        let reserver = Reserver::start(&weir.context.database);
         Self {
             account: User::of(holders, user.into()),
             weir,

@@ -443,9 +443,7 @@ async fn a_backlog_is_parked_without_jobs_that_another_meter_counts() {
         meter: Meter::named("analysis"),
         backlog: Some((&user.to_string(), &["analysis:analyze"])),
     };
-    let admission = admit_late(&mut weir.client().await, &weir.context.rules, late)
-        .await
-        .unwrap();
+    let admission = admit_late(&mut weir.client().await, late).await.unwrap();
     assert!(matches!(admission, LateAdmission::Parked(_)), "{admission:?}");
     let parked = "quota_reservations WHERE parked_at IS NOT NULL AND event_type = 'specview'";
     assert_eq!(weir.count(parked).await, 0);

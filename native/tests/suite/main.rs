@@ -72,6 +72,7 @@ mod reverse_proxies;
 mod river_ui;
 mod schemas;
 mod soft_limits;
+mod specification;
 mod sql;
 mod status;
 mod strange_json;

@@ -80,9 +80,7 @@ async fn triggers_book_the_callers_later_writes() {
     let mut client = weir.client().await;
     let transaction = client.transaction().await.unwrap();
     // An unknown user.
-    reserve(&transaction, &weir.context.rules, &submission)
-        .await
-        .unwrap();
+    reserve(&transaction, &submission).await.unwrap();
     transaction
         .execute(
             "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ($1, 'analysis', 5)",

@@ -192,7 +192,10 @@ async fn the_expected_parts_of_tables_are_those_of_a_new_database() {
     }
     let expected = std::fs::read_to_string(path).unwrap();
     let expected: Vec<_> = expected.lines().collect();
-    assert_eq!(found, expected, "run UPDATE_SNAPSHOTS=1 npm test -- expected_parts");
+    assert_eq!(
+        found, expected,
+        "run UPDATE_SNAPSHOTS=1 npm test -- expected_parts"
+    );
     weir.end().await;
 }
 
@@ -207,7 +210,10 @@ async fn tables_that_differ_are_named_and_refused() {
             "ALTER TABLE grants ALTER COLUMN amount TYPE numeric",
             "column grants.amount bigint",
         ),
-        ("DROP INDEX quota_reservations_parked", "index CREATE INDEX quota_reservations_parked"),
+        (
+            "DROP INDEX quota_reservations_parked",
+            "index CREATE INDEX quota_reservations_parked",
+        ),
         (
             "ALTER TABLE holders DROP CONSTRAINT holders_parked_check",
             "constraint holders.holders_parked_check",
@@ -223,7 +229,10 @@ async fn tables_that_differ_are_named_and_refused() {
         let error = migrate::migrate(&weir.context.database).await.unwrap_err();
         let faults = migrate::table_faults(&client).await.unwrap();
         assert!(error.to_string().contains(object), "{change}: {error}");
-        assert!(faults.len() == 1 && faults[0].contains(object), "{change}: {faults:?}");
+        assert!(
+            faults.iter().any(|fault| fault.contains(object)),
+            "{change}: {faults:?}"
+        );
         weir.abandon().await;
     }
 }
@@ -242,11 +251,11 @@ async fn additional_parts_of_tables_are_allowed() {
 /// The release of this source.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
-/// The scripts of the earlier releases, in `native/tests/releases/VERSION.sql`. This release's script is written there
+/// The scripts of the earlier releases, in `native/tests/snapshots/releases/VERSION.sql`. This release's script is written there
 /// with `UPDATE_SNAPSHOTS=1`, unless it exists.
 async fn released_scripts() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folder = root.join("tests/releases");
+    let folder = root.join("tests/snapshots/releases");
     let changes = std::fs::read_to_string(root.join("../CHANGELOG.md")).unwrap();
     let own = folder.join(format!("{RELEASE}.sql"));
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() && !own.exists() {
@@ -259,7 +268,7 @@ async fn released_scripts() -> Vec<(String, String)> {
         .collect();
     assert!(
         missing.is_empty(),
-        "native/tests/releases/ lacks the schema of {missing:?}; check out each tag and run there: \
+        "native/tests/snapshots/releases/ lacks the schema of {missing:?}; check out each tag and run there: \
          UPDATE_SNAPSHOTS=1 npm test -- every_release"
     );
     let Ok(files) = std::fs::read_dir(folder) else {

@@ -1,6 +1,5 @@
 //! Quota (ADR-21). Each test is named after the failure that it excludes.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::submissions::submission;
@@ -15,7 +14,7 @@ use weir_ledger::database::DatabaseError;
 use weir_ledger::reservation::{Answer, Idempotency, Reserver, Submission};
 
 fn reserver(weir: &Weir) -> Reserver {
-    Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules))
+    Reserver::start(&weir.context.database)
 }
 
 async fn storm(reservers: &[Reserver], submissions: Vec<Submission>) -> (usize, usize) {

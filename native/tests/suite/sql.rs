@@ -151,7 +151,9 @@ async fn slow_commits_are_not_reported_as_locks() {
     let who = Who::User(weir.user("enterprise").await);
     let body = json!({ "files": [{ "path": "a_test.go", "content": GO_TESTS }] }).to_string();
     for _ in 0..12 {
-        let accepted = process.call("POST", "/api/jobs/analysis", who, "request", &body).await;
+        let accepted = process
+            .call("POST", "/api/jobs/analysis", who, "request", &body)
+            .await;
         assert_eq!(accepted.status, 202, "{}", accepted.text);
     }
     weir.all_finished().await;

@@ -9,12 +9,17 @@
 -- - short_…: arrays of the shorter counted windows, null when there are none.
 -- - spans and the arrays after it: all windows, the month first.
 -- - grant_…: the grants in the order in which they are drawn on.
+-- - room: the amount that is still accepted, from the plan, grants and the ceilings of soft limits, in the window with the
+--   least. Null is unlimited.
+-- - capacity: the amount that can be added before a sum overflows.
+-- - plan_left: what is left of the month's limit, negative when it is exceeded. Null is unlimited.
+-- - slots_now: the slots in force.
 --
 -- One SELECT, not STRICT and without SET, so that the planner inlines it and computes only the columns that the caller
 -- reads. Pass no volatile expression.
 -- Cost: look-ups by key: the subscription, its plan, the limits, overrides, one balance a window. With draws, also the
 -- index range of the unused grants.
--- Callers: weir_submit, weir_extend, check_submission, windows_with_limits; ledger/src/reservation/sql/read.sql,
+-- Callers: submit_many, admit_late, weir_extend, check_submission, windows_with_limits;
 -- ledger/src/attempts/sql/reserved.sql, ledger/src/read/sql/usage.sql.
 CREATE OR REPLACE FUNCTION account_of(of_user uuid, meter text, draws boolean, at timestamptz,
                                       of_month timestamptz DEFAULT NULL, of_windows smallint DEFAULT NULL,
@@ -25,7 +30,7 @@ RETURNS TABLE (tier text, lane text, slots int, own_slots int, attributes subscr
                granted bigint, grant_ids uuid[], grant_amounts bigint[], grant_ends timestamptz[], grant_starts timestamptz[],
                short_spans text[], short_limits bigint[], short_ceilings bigint[], short_used bigint[], short_reserved bigint[],
                spans text[], starts timestamptz[], ends timestamptz[], limits bigint[], ceilings bigint[], used_in bigint[],
-               reserved_in bigint[])
+               reserved_in bigint[], room numeric, capacity numeric, plan_left numeric, slots_now bigint)
 LANGUAGE sql STABLE ROWS 1 AS $$
     SELECT plan.tier, plan.lane, plan.slots, plan.own_slots, plan.attributes, plan.counted,
            coalesce(of_month, period.period_start), period.period_end, plan.month, plan.month_ceiling,
@@ -38,8 +43,23 @@ LANGUAGE sql STABLE ROWS 1 AS $$
            ARRAY[plan.month] || short.limits,
            ARRAY[plan.month_ceiling] || short.ceilings,
            ARRAY[coalesce(b.used, 0)] || short.used,
-           ARRAY[coalesce(b.reserved, 0)] || short.reserved
-    FROM plan_of(of_user, meter, at) plan
+           ARRAY[coalesce(b.reserved, 0)] || short.reserved,
+           least(room_in(plan.month, plan.month_ceiling, coalesce(b.used, 0), coalesce(b.reserved, 0),
+                         coalesce(b.from_grants, 0), coalesce(granted.amount, 0)),
+                 CASE WHEN short.spans IS NOT NULL THEN (
+                     SELECT min(room_in(m.most, m.ceiling, m.used, m.reserved, 0, 0))
+                     FROM unnest(short.limits, short.ceilings, short.used, short.reserved)
+                         AS m (most, ceiling, used, reserved)) END),
+           9223372036854775807 - greatest(
+               coalesce(b.used, 0)::numeric + coalesce(b.reserved, 0),
+               CASE WHEN short.spans IS NOT NULL THEN (
+                   SELECT max(m.used::numeric + m.reserved) FROM unnest(short.used, short.reserved) AS m (used, reserved)) END),
+           plan.month - (coalesce(b.used, 0)::numeric + coalesce(b.reserved, 0) - coalesce(b.from_grants, 0)),
+           CASE WHEN t.counts_slots
+                THEN slot_limit(plan.tier, plan.own_slots, (t.slots_of_plans ->> plan.tier)::bigint, plan.slots, t.anonymous_slots)
+                ELSE 2147483647 END
+    FROM weir_settings t
+    CROSS JOIN plan_of(of_user, meter, at) plan
     CROSS JOIN LATERAL billing_period(plan.anchor, coalesce(of_month, at)) period
     LEFT JOIN LATERAL (
         SELECT * FROM quota_balances k

@@ -2,7 +2,7 @@
 -- and has checked that the grants cover the amount. The body of this rule for groups is
 -- ledger/src/reservation/decide.rs and policy/src/grants.rs (draw) with ledger/src/reservation/sql/draw.sql.
 -- Cost: one index range over the user's grants, and a write for each grant that pays.
--- Callers: weir_submit, weir_extend.
+-- Callers: submit_many, weir_extend.
 CREATE OR REPLACE FUNCTION draw_grants(of_user uuid, meter text, job bigint, drawn bigint, at timestamptz, of_month timestamptz)
 RETURNS void
 LANGUAGE plpgsql

@@ -8,7 +8,7 @@
 -- One SELECT, not STRICT and without SET, so that the planner inlines it and drops the columns that its caller does not
 -- use.
 -- Cost: five look-ups by key.
--- Callers: account_of, pass_on_slots; ledger/src/audit/sql/i1_limits.sql, i2_slots.sql and i5_waiting.sql,
+-- Callers: account_of, settle_many; ledger/src/audit/sql/i1_limits.sql, i2_slots.sql and i5_waiting.sql,
 -- ledger/src/plans.rs, ledger/src/settlement/sql/lock.sql and waiting.sql.
 CREATE OR REPLACE FUNCTION plan_of(of_user uuid, meter text, at timestamptz)
 RETURNS TABLE (tier text, lane text, slots int, own_slots int, attributes subscription_plans, anchor timestamptz, counted smallint,

@@ -2,7 +2,7 @@
 -- ledger/src/reservation/submission.rs (Quota::of) and policy/src/admission.rs (Allowance).
 -- STABLE like to_char() and without SET, so that the planner inlines it.
 -- Cost: no table.
--- Callers: weir_extend, weir_submit, check_submission, room_for; ledger/src/attempts/sql/reserved.sql.
+-- Callers: weir_extend, quota_of_submission; ledger/src/attempts/sql/reserved.sql.
 CREATE OR REPLACE FUNCTION quota_json(used bigint, reserved bigint, most bigint, reset_at timestamptz, from_grants bigint DEFAULT 0,
                            granted bigint DEFAULT 0, ceiling bigint DEFAULT NULL) RETURNS jsonb
 LANGUAGE sql STABLE AS $$

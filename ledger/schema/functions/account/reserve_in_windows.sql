@@ -2,7 +2,7 @@
 -- the missing balances. The caller holds the account's lock, so a balance keeps its place (ctid), and no other
 -- transaction creates one. The body of this rule for groups is ledger/src/reservation/sql/update_balances.sql.
 -- Cost: one look-up by key and one write a window.
--- Callers: weir_submit, weir_extend.
+-- Callers: admit_late, weir_extend.
 CREATE OR REPLACE FUNCTION reserve_in_windows(of_user uuid, meter text, amount bigint, spans text[], starts timestamptz[],
                                               limits bigint[], ceilings bigint[], used_in bigint[])
 RETURNS void

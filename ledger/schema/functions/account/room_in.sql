@@ -5,7 +5,7 @@
 --
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
--- Callers: quota_json, room_for.
+-- Callers: account_of, quota_json, submit_many.
 CREATE OR REPLACE FUNCTION room_in(most bigint, ceiling bigint, used bigint, reserved bigint, paid bigint, granted bigint)
 RETURNS numeric LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN most IS NOT NULL

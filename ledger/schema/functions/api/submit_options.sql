@@ -1,7 +1,7 @@
 -- Checks the options of weir_submit:
 --
 -- - idempotency_key: 1 to 255 bytes.
--- - run_at: within 366 days; the past is now.
+-- - run_at: with an offset, within 366 days; the past is now.
 -- - priority: 1 (first) to 4.
 -- - wake: whether to notify workers at the commit.
 --
@@ -42,10 +42,14 @@ BEGIN
         RAISE invalid_parameter_value USING MESSAGE = 'wake must be true or false';
     END IF;
     wake := coalesce((options ->> 'wake')::boolean, false);
+    -- Without an offset, the time would depend on the session's TimeZone.
+    IF (options ->> 'run_at') !~* '^\d{4,5}-\d\d-\d\d[t ]\d\d:\d\d(:\d\d([.]\d+)?)? ?(z|[+-]\d\d(:?\d\d)?)$' THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'run_at must be a time with an offset, such as 2027-01-31T08:00:00Z';
+    END IF;
     BEGIN
         run_at := (options ->> 'run_at')::timestamptz;
     EXCEPTION WHEN data_exception THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'run_at must be a time, such as 2027-01-31T08:00:00Z';
+        RAISE invalid_parameter_value USING MESSAGE = 'run_at must be a time that exists, such as 2027-01-31T08:00:00Z';
     END;
     IF NOT isfinite(run_at) OR run_at > clock_timestamp() + interval '366 days' THEN
         RAISE invalid_parameter_value USING MESSAGE = 'run_at must be within 366 days';

@@ -15,10 +15,9 @@
 -- Errors: 22023 for invalid arguments; 25000 unless the isolation level is READ COMMITTED; 40001 when another
 -- transaction has just moved the job to another holder (retry).
 --
--- Cost: some five updates by key. It locks the user's account until the transaction ends, so call it last.
+-- Cost: as settle_many(). It locks the user's account until the transaction ends, so call it last.
 --
--- Callers: other languages, as role weir_worker; ledger/src/attempts/outstanding.rs. Rust settles groups by
--- ledger/src/settlement/transaction.rs; native/tests/suite/differential.rs compares the two.
+-- Callers: other languages, as role weir_worker; ledger/src/attempts/outstanding.rs.
 CREATE OR REPLACE FUNCTION weir_complete(job_id bigint, attempt int, output jsonb DEFAULT NULL, used bigint DEFAULT NULL,
                               created_at timestamptz DEFAULT NULL, OUT outcome text, OUT charged bigint)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -31,15 +30,9 @@ SET enable_sort = off
 SET jit = off
 AS $$
 #variable_conflict use_column
-DECLARE
-    -- The function updates the counters itself, and turns the triggers off until it returns. A function owned by an
-    -- ordinary role cannot have the setting in its definition.
-    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
-    is_large CONSTANT boolean := coalesce(is_large_output(output), false);
-    of_holder uuid;
 BEGIN
     PERFORM require_read_committed('weir_complete');
-    IF is_large AND octet_length(output::text) > 4194304 THEN
+    IF is_large_output(output) AND octet_length(output::text) > 4194304 THEN
         RAISE invalid_parameter_value USING MESSAGE = 'the output is larger than 4 MiB',
             HINT = 'store it elsewhere, and complete the job with its location';
     END IF;
@@ -47,33 +40,13 @@ BEGIN
         RAISE invalid_parameter_value USING MESSAGE = 'used must be 0 or more',
             HINT = 'leave it out to charge the whole reservation';
     END IF;
+    outcome := 'fenced_out';
     charged := 0;
-    IF is_another_job(weir_complete.job_id, weir_complete.created_at) THEN
-        outcome := 'fenced_out';
-        RETURN;
+    IF NOT is_another_job(weir_complete.job_id, weir_complete.created_at)
+       AND EXISTS (SELECT FROM river_job j WHERE j.id = weir_complete.job_id AND is_service_kind(j.kind)) THEN
+        SELECT s.outcome, s.charged INTO outcome, charged
+        FROM settle_one(weir_complete.job_id, weir_complete.attempt, weir_complete.used, weir_complete.output) s;
     END IF;
-    -- Lock the holder first, as every transaction does. Then lock the job, so that no process takes over its attempt.
-    of_holder := (lock_holder_of_job(weir_complete.job_id)).holder;
-    PERFORM set_config('weir.counters', 'kept', true);
-    -- As in River's JobCompleteTx, but only for the attempt that did the work.
-    UPDATE river_job j
-    SET state = 'completed', finalized_at = clock_timestamp(),
-        metadata = j.metadata || jsonb_strip_nulls(jsonb_build_object('weir:used', weir_complete.used))
-            || CASE WHEN output <> 'null' AND NOT is_large THEN jsonb_build_object('output', output) ELSE '{}' END,
-        attempted_at = attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at)
-    WHERE j.id = weir_complete.job_id AND j.attempt = weir_complete.attempt AND (j.state = 'running') IS TRUE
-      AND is_service_kind(j.kind);
-    IF FOUND THEN
-        outcome := 'done';
-        IF is_large THEN
-            INSERT INTO job_outputs AS o (job_id, output) VALUES (weir_complete.job_id, weir_complete.output)
-            ON CONFLICT (job_id) DO UPDATE SET output = excluded.output;
-        END IF;
-        charged := end_reservation(weir_complete.job_id, of_holder, true, weir_complete.used);
-    ELSE
-        outcome := 'fenced_out';
-    END IF;
-    PERFORM set_config('weir.counters', counters, true);
 END
 $$;
 

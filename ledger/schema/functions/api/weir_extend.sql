@@ -37,7 +37,8 @@ DECLARE
     locked record;
     r quota_reservations;
     account record;
-    room record;
+    excess bigint;
+    drawn bigint;
 BEGIN
     PERFORM require_read_committed('weir_extend');
     IF more IS NULL OR more NOT BETWEEN 1 AND 1000000000000000 THEN
@@ -78,30 +79,30 @@ BEGIN
     END IF;
     quota := quota_json(account.used, account.reserved, account.monthly_limit, account.period_end, account.from_grants,
                         account.granted, account.monthly_ceiling);
-    SELECT * INTO room
-    FROM room_for(more, account.spans, account.limits, account.ceilings, account.used_in, account.reserved_in, account.ends,
-                  account.from_grants, account.granted);
-    IF room.full_windows IS NOT NULL THEN
+    IF more > account.room THEN
         outcome := 'over_quota';
         RETURN;
-    ELSIF room.is_too_large THEN
+    ELSIF more > account.capacity THEN
         outcome := 'too_large';
         RETURN;
     END IF;
+    -- The part beyond the plan's month: from grants first, and the rest is overage.
+    excess := coalesce(greatest(more - greatest(account.plan_left, 0), 0), 0);
+    drawn := least(excess, account.granted);
     outcome := 'extended';
     PERFORM set_config('weir.counters', 'kept', true);
     UPDATE quota_reservations q
-    SET reserved_amount = q.reserved_amount + more, from_grants = q.from_grants + room.drawn, overage = q.overage + room.overage
+    SET reserved_amount = q.reserved_amount + more, from_grants = q.from_grants + drawn, overage = q.overage + excess - drawn
     WHERE q.job_id = r.job_id;
     UPDATE submissions s SET reserved_amount = s.reserved_amount + more
     WHERE s.job_id = r.job_id;
     PERFORM reserve_in_windows(r.user_id, r.event_type, more, account.spans, account.starts, account.limits,
                                account.ceilings, account.used_in);
-    IF room.drawn > 0 THEN
-        PERFORM draw_grants(r.user_id, r.event_type, r.job_id, room.drawn, account.at, r.period_start);
+    IF drawn > 0 THEN
+        PERFORM draw_grants(r.user_id, r.event_type, r.job_id, drawn, account.at, r.period_start);
     END IF;
     quota := quota_json(account.used, account.reserved + more, account.monthly_limit, account.period_end,
-                        account.from_grants + room.drawn, account.granted - room.drawn, account.monthly_ceiling);
+                        account.from_grants + drawn, account.granted - drawn, account.monthly_ceiling);
     PERFORM set_config('weir.counters', counters, true);
 END
 $$;

@@ -1,6 +1,6 @@
 -- The queue of a promoted job. Only queues of Weir's lanes change: another client may have a queue x_default.
 -- Cost: a scan of weir_services, which has one row a service.
--- Callers: promote_parked.
+-- Callers: settle_many.
 CREATE OR REPLACE FUNCTION queue_in_lane(queue text, lane text) RETURNS text
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT

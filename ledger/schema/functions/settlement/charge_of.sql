@@ -2,7 +2,7 @@
 -- charges all of it. Rust: policy/src/admission.rs (charge).
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
--- Callers: charge_reservation, emit_job_ends; ledger/src/audit/sql/i3_charges.sql.
+-- Callers: settle_many, emit_job_ends; ledger/src/audit/sql/i3_charges.sql.
 CREATE OR REPLACE FUNCTION charge_of(reserved bigint, used bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT least(greatest(coalesce(used, reserved), 0), reserved)

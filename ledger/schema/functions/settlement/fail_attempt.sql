@@ -1,7 +1,7 @@
 -- Records a failed attempt as River does, and frees its slot. weir_fail() for jobs of any kind. A job that retries keeps
--- its quota. The body of that rule for attempts that River's client recorded is ledger/src/settlement/sql/release.sql.
+-- its quota, and asks for a slot shortly before it is due.
 -- Errors: 22023 for an invalid retry_at; 25000 for another isolation level than READ COMMITTED; 40001 as
--- charge_reservation().
+-- settle_one().
 -- Cost: some six look-ups by key and three writes. Waits for the account's lock.
 -- Callers: weir_fail; ledger/src/attempts/outstanding.rs.
 CREATE OR REPLACE FUNCTION fail_attempt(job_id bigint, attempt int, error text, retry_at timestamptz, OUT outcome text)
@@ -16,20 +16,15 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- The function updates the counters itself, and turns the triggers off until it returns. A function owned by an
-    -- ordinary role cannot have the setting in its definition.
-    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
-    locked record;
     job river_job;
     ends river_job_state;
     again timestamptz;
-    held record;
 BEGIN
     PERFORM require_read_committed('weir_fail');
     IF NOT isfinite(retry_at) OR retry_at > clock_timestamp() + interval '366 days' THEN
         RAISE invalid_parameter_value USING MESSAGE = 'retry_at must be within 366 days';
     END IF;
-    SELECT * INTO locked FROM lock_holder_of_job(fail_attempt.job_id);
+    PERFORM lock_holder_of_job(fail_attempt.job_id);
     SELECT * INTO job FROM river_job j
     WHERE j.id = fail_attempt.job_id AND j.attempt = fail_attempt.attempt AND (j.state = 'running') IS TRUE
     FOR NO KEY UPDATE;
@@ -37,7 +32,6 @@ BEGIN
         outcome := 'fenced_out';
         RETURN;
     END IF;
-    PERFORM set_config('weir.counters', 'kept', true);
     ends := state_after_failure(job.metadata, job.attempt, job.max_attempts, 'retryable');
     -- Not immediately: River's client may still report this attempt, and its report does not identify the attempt.
     again := greatest(
@@ -52,21 +46,7 @@ BEGIN
             j.attempt, attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at),
             left(coalesce(fail_attempt.error, ''), 10000)))
     WHERE j.id = job.id;
-    IF ends = 'retryable' THEN
-        outcome := 'retry';
-        -- The job keeps its quota and frees its slot. It asks for a slot shortly before it is due.
-        UPDATE quota_reservations r
-        SET admitted_at = NULL, due_at = again - retry_lead()
-        FROM quota_reservations o
-        WHERE r.job_id = job.id AND o.job_id = r.job_id AND r.parked_at IS NULL
-        RETURNING o.holder, o.event_type, o.admitted_at IS NOT NULL AS had_slot INTO held;
-        IF FOUND THEN
-            PERFORM pass_on_slots(held.holder, held.event_type, held.had_slot::int, 0);
-        END IF;
-    ELSE
-        outcome := ends;
-        PERFORM end_reservation(job.id, locked.holder, false, NULL);
-    END IF;
-    PERFORM set_config('weir.counters', counters, true);
+    outcome := CASE ends WHEN 'retryable' THEN 'retry' ELSE ends::text END;
+    PERFORM settle_one(job.id, NULL, NULL, NULL);
 END
 $$;

@@ -1,5 +1,5 @@
--- Creates the rows for a first submission: a verified user on the default plan, and a row to lock for a holder. SQL
--- callers use lock_account(). Returns the number of new users with each new holder. Parameters, pairwise:
+-- Creates the rows for first jobs: a verified user on the default plan, and a row to lock for a holder. submit_many() does
+-- so for submissions. Returns the number of new users with each new holder. Parameters, pairwise:
 --
 -- - $1: holders.
 -- - $2: meters.

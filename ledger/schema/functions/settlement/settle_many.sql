@@ -1,0 +1,346 @@
+-- Settles jobs, and gives freed slots to the oldest parked jobs of the same holders. The only body of this rule.
+--
+-- An attempt with a number has succeeded: its job is completed, if it is still the job's current attempt. Without a number,
+-- the job may have ended elsewhere, been deleted, or failed: if it ended, its reservation ends too; if it waits for a
+-- retry, it keeps its quota and frees its slot. A completed job is charged once, at most what it reserved.
+--
+-- | parameter | |
+-- |---|---|
+-- | `skips_locked`, `avoid` | does not wait for accounts that another transaction has locked, or for these holders. If a job needs one of them, writes nothing and returns a row `locked` for each such job |
+-- | `more_holders`, `more_meters` | other accounts, pairwise, whose parked jobs get free slots. Locked ones are skipped with `skips_locked` |
+--
+-- | outcome | |
+-- |---|---|
+-- | `done` | with the charge and, if a reservation ended, its account, amount and the job's last state |
+-- | `fenced_out` | the attempt is not the job's current one |
+-- | `locked` | with the holder |
+-- | `promoted` | a parked job that is available now, and its queue. Workers are not notified |
+--
+-- At most 1000 jobs are promoted in one call, and the next one continues: lifting a limit may free all of them at once.
+-- They become available at the tail of the lane of their holder's current plan. The accounts are written before
+-- river_job, because a trigger of another program there may submit or settle jobs itself. Reservations are deleted last:
+-- the trigger that emits their jobs' ends reads river_job.
+-- Errors: 22003 and 23514 when counters are wrong.
+-- Cost: for each account one lock and one write, for each job two look-ups and three writes, for each promoted job two
+-- look-ups and two writes. It does not grow with the number of parked jobs. Jobs promoted earlier cost nothing, even
+-- while a session holds an old snapshot (see holders.parked_from).
+-- Callers: weir_complete, fail_attempt; ledger/src/settlement/transaction.rs and promotion.rs.
+CREATE OR REPLACE FUNCTION settle_many(attempts ended_attempt[], skips_locked boolean, avoid uuid[], more_holders uuid[],
+                                       more_meters usage_event_type[])
+RETURNS TABLE (outcome text, job_id bigint, charged bigint, holder uuid, user_id uuid, meter text, reserved bigint,
+               state text, request_id text, queue text, attempt smallint)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_sort = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
+    max_promoted CONSTANT int := 1000;
+    of_holders uuid[];
+    meters usage_event_type[];
+    -- The locked accounts, in order.
+    a_holders uuid[];
+    a_meters text[];
+    a_slots int[];
+    a_parked int[];
+    a_limits int[];
+    a_lanes text[];
+    s settlement[];
+    charged_jobs bigint[];
+    changes refcursor;
+    change record;
+    freed int;
+    unparked int;
+    n int;
+    promotes int := 0;
+    -- The changed accounts.
+    h_holders uuid[] := '{}';
+    h_meters text[] := '{}';
+    h_freed int[] := '{}';
+    h_unparked int[] := '{}';
+    h_promote int[] := '{}';
+    h_limits int[] := '{}';
+    h_lanes text[] := '{}';
+    p_jobs bigint[];
+    p_lanes text[];
+    p_holders uuid[];
+    p_users uuid[];
+    p_meters text[];
+BEGIN
+    SELECT array_agg(w.holder), array_agg(w.meter) INTO of_holders, meters
+    FROM (
+        SELECT r.holder, r.event_type AS meter
+        FROM unnest(attempts) e
+        CROSS JOIN LATERAL (
+            SELECT q.holder, q.event_type FROM quota_reservations q WHERE q.job_id = e.job_id OFFSET 0
+        ) r
+        WHERE r.holder <> ALL (avoid)
+        UNION
+        SELECT * FROM unnest(more_holders, more_meters)
+    ) w;
+    SELECT array_agg(h.holder), array_agg(h.event_type::text), array_agg(h.slots_in_use), array_agg(h.parked),
+           array_agg(CASE WHEN h.parked > 0 THEN slots_in_force(h.user_id, p.tier, p.slots, p.own_slots) END),
+           -- A client address has no plan.
+           array_agg(coalesce(p.lane, 'default'))
+    INTO a_holders, a_meters, a_slots, a_parked, a_limits, a_lanes
+    FROM lock_accounts(of_holders, meters, skips_locked) h
+    LEFT JOIN LATERAL plan_of(h.user_id, h.event_type, now()) p ON h.user_id IS NOT NULL AND h.parked > 0;
+
+    -- The jobs' rows are locked and read by the current clock: a retry that falls due at the same time is either claimed
+    -- before this and keeps its slot, or claimed after it and requests one.
+    SELECT array_agg(ROW(
+               e.job_id,
+               CASE WHEN e.attempt IS NOT NULL AND NOT c.completes THEN 'fenced_out' ELSE 'done' END,
+               c.ends AND r.job_id IS NOT NULL, c.yields, c.completes,
+               CASE WHEN c.completes THEN 'completed' ELSE j.state::text END, j.request_id, e.used, e.output,
+               j.scheduled_at - retry_lead(), r.holder, r.event_type, r.user_id, r.admitted_at IS NOT NULL,
+               r.parked_at IS NOT NULL, r.period_start, r.windows, r.created_at, r.reserved_amount, r.from_grants,
+               r.overage,
+               CASE WHEN (c.completes OR c.ends AND j.state = 'completed')
+                         AND r.user_id IS NOT NULL AND r.period_start IS NOT NULL
+                    THEN charge_of(r.reserved_amount, CASE WHEN c.completes THEN e.used ELSE j.used END)
+                    ELSE 0 END)::settlement)
+    INTO s
+    FROM (
+        SELECT DISTINCT ON (u.job_id) u.* FROM unnest(attempts) u ORDER BY u.job_id, u.attempt DESC NULLS LAST
+    ) e
+    LEFT JOIN LATERAL (
+        SELECT j.state, j.attempt, j.created_at, j.finalized_at, j.scheduled_at, used_of(j.metadata) AS used,
+               j.metadata ->> 'weir:request_id' AS request_id
+        FROM river_job j WHERE j.id = e.job_id OFFSET 0
+        FOR NO KEY UPDATE
+    ) j ON true
+    LEFT JOIN LATERAL (SELECT * FROM quota_reservations q WHERE q.job_id = e.job_id OFFSET 0) r ON true
+    CROSS JOIN LATERAL (
+        SELECT coalesce(j.attempt = e.attempt AND j.state = 'running'
+                        AND (e.created_at IS NULL OR j.created_at = e.created_at), false) AS completes,
+               coalesce(e.attempt IS NULL AND r.admitted_at IS NOT NULL
+                        AND (j.state IN ('retryable', 'scheduled')
+                             OR j.state = 'available' AND j.scheduled_at > clock_timestamp()), false) AS yields
+        OFFSET 0
+    ) d
+    CROSS JOIN LATERAL (
+        SELECT d.completes, d.yields,
+               d.completes OR e.attempt IS NULL AND (j.state IS NULL OR j.finalized_at IS NOT NULL) AS ends
+    ) c;
+    IF EXISTS (
+        SELECT u.holder, u.meter::text FROM unnest(s) u WHERE u.ends OR u.yields
+        EXCEPT SELECT * FROM unnest(a_holders, a_meters)
+    ) THEN
+        RETURN QUERY
+        SELECT 'locked', u.job_id, NULL::bigint, u.holder, NULL::uuid, u.meter::text, NULL::bigint, NULL, NULL, NULL,
+               NULL::smallint
+        FROM unnest(s) u
+        WHERE (u.ends OR u.yields)
+          AND NOT EXISTS (SELECT FROM unnest(a_holders, a_meters) AS l (holder, meter)
+                          WHERE l.holder = u.holder AND l.meter = u.meter);
+        RETURN;
+    END IF;
+
+    PERFORM set_config('weir.counters', 'kept', true);
+    -- The attempt is over, so its handler's later reports must not count, even if the job is retried.
+    DELETE FROM outstanding_attempts o
+    WHERE o.job_id = ANY (ARRAY(SELECT u.job_id FROM unnest(s) u WHERE u.ends AND NOT u.completes));
+    INSERT INTO job_outputs AS o (job_id, output)
+    SELECT u.job_id, u.output FROM unnest(s) u WHERE u.completes AND is_large_output(u.output)
+    ON CONFLICT (job_id) DO UPDATE SET output = excluded.output;
+    WITH written AS (
+        INSERT INTO usage_events (user_id, event_type, quota_amount, job_id, period_start, windows, reserved_at, overage,
+                                  from_grants)
+        SELECT u.user_id, u.meter, u.charged, u.job_id, u.period_start, u.windows,
+               CASE WHEN u.windows <> 0 THEN u.reserved_at END,
+               -- Overage is charged last.
+               least(greatest(u.charged - (u.reserved - u.overage), 0), u.overage),
+               charged_to_grants(u.reserved, u.overage, u.from_grants, u.charged)
+        FROM unnest(s) u
+        WHERE u.charged > 0
+        -- A job is charged once.
+        ON CONFLICT (job_id) DO NOTHING
+        RETURNING job_id
+    )
+    SELECT array_agg(w.job_id) INTO charged_jobs FROM written w;
+    IF coalesce(cardinality(charged_jobs), 0) < (SELECT count(*) FROM unnest(s) u WHERE u.charged > 0) THEN
+        FOR i IN 1 .. cardinality(s) LOOP
+            IF s[i].charged > 0 AND coalesce(s[i].job_id <> ALL (charged_jobs), true) THEN
+                s[i].charged := 0;
+            END IF;
+        END LOOP;
+    END IF;
+    UPDATE quota_balances b
+    SET reserved = b.reserved - d.reserved, used = b.used + d.charged, from_grants = b.from_grants - d.returned,
+        changes = b.changes + 1
+    FROM (
+        SELECT n.reserved, n.charged, n.returned,
+               (SELECT k.ctid FROM quota_balances k
+                WHERE k.user_id = n.user_id AND k.event_type = n.meter AND k.span = n.span
+                  AND k.period_start = n.period_start
+                ORDER BY k.generation DESC LIMIT 1) AS place
+        FROM (
+            SELECT u.user_id, u.meter, w.span, w.period_start, sum(u.reserved)::bigint AS reserved,
+                   sum(u.charged)::bigint AS charged,
+                   coalesce(sum(u.from_grants - charged_to_grants(u.reserved, u.overage, u.from_grants, u.charged))
+                       FILTER (WHERE w.span = 'month'), 0)::bigint AS returned
+            FROM unnest(s) u
+            CROSS JOIN LATERAL windows_of(u.period_start, u.windows, u.reserved_at) w
+            WHERE u.ends AND u.user_id IS NOT NULL AND u.reserved > 0
+            GROUP BY 1, 2, 3, 4
+        ) n
+    ) d
+    WHERE b.ctid = d.place;
+    IF EXISTS (SELECT FROM unnest(s) u WHERE u.ends AND u.from_grants > 0) THEN
+        PERFORM settle_draws(array_agg(u.job_id),
+                             array_agg(charged_to_grants(u.reserved, u.overage, u.from_grants, u.charged)))
+        FROM unnest(s) u WHERE u.ends AND u.from_grants > 0;
+    END IF;
+    -- Rows are found one by one, and stay at their places (ctid), because they are locked. With outdated statistics, the
+    -- planner would join by reading a whole table.
+    UPDATE quota_reservations r
+    -- The job asks for a slot again shortly before it is due.
+    SET admitted_at = NULL, due_at = d.due_at
+    FROM (
+        SELECT u.due_at, (SELECT q.ctid FROM quota_reservations q WHERE q.job_id = u.job_id) AS place
+        FROM unnest(s) u WHERE u.yields
+    ) d
+    WHERE r.ctid = d.place;
+
+    OPEN changes FOR
+        SELECT u.holder, u.meter::text AS meter, sum(u.held_slot::int)::int AS freed, sum(u.was_parked::int)::int AS unparked
+        FROM unnest(s) u WHERE u.ends OR u.yields GROUP BY u.holder, u.meter ORDER BY u.holder, u.meter;
+    FETCH changes INTO change;
+    FOR i IN 1 .. coalesce(cardinality(a_holders), 0) LOOP
+        freed := 0;
+        unparked := 0;
+        IF change.holder = a_holders[i] AND change.meter = a_meters[i] THEN
+            freed := change.freed;
+            unparked := change.unparked;
+            FETCH changes INTO change;
+        END IF;
+        n := 0;
+        IF a_parked[i] - unparked > 0 THEN
+            -- None while more slots are in use than a lowered limit allows.
+            n := greatest(least(a_parked[i] - unparked, a_limits[i]::bigint - (a_slots[i] - freed), max_promoted - promotes), 0);
+        END IF;
+        IF freed <> 0 OR unparked <> 0 OR n > 0 THEN
+            promotes := promotes + n;
+            h_holders := h_holders || a_holders[i];
+            h_meters := h_meters || a_meters[i];
+            h_freed := h_freed || freed;
+            h_unparked := h_unparked || unparked;
+            h_promote := h_promote || n;
+            h_limits := h_limits || a_limits[i];
+            h_lanes := h_lanes || a_lanes[i];
+        END IF;
+    END LOOP;
+    CLOSE changes;
+    -- The comparisons of rows and the orders have the columns of quota_reservations_parked. With equality, the planner
+    -- may walk over all holders' reservations by the primary key.
+    WITH wanted AS MATERIALIZED (
+        SELECT w.*, h.place, h.parked_from, h.user_id,
+               CASE WHEN w.n > 0 THEN (
+                   SELECT r.job_id FROM quota_reservations r
+                   WHERE r.parked_at IS NOT NULL
+                     AND (r.holder, r.event_type, r.job_id) >= (w.holder, w.meter, h.parked_from)
+                     AND (r.holder, r.event_type, r.job_id) <= (w.holder, w.meter, 9223372036854775807)
+                   ORDER BY r.holder, r.event_type, r.job_id
+                   LIMIT 1) END AS first_parked
+        FROM unnest(h_holders, h_meters::usage_event_type[], h_freed, h_unparked, h_promote, h_limits, h_lanes)
+            AS w (holder, meter, freed, unparked, n, slot_limit, lane)
+        CROSS JOIN LATERAL (
+            SELECT k.ctid AS place, k.parked_from, k.user_id FROM holders k
+            WHERE k.holder = w.holder AND k.event_type = w.meter
+            ORDER BY k.generation DESC LIMIT 1
+        ) h
+    ), picked AS MATERIALIZED (
+        SELECT w.holder, w.user_id, w.meter, w.place, w.lane, p.job_id
+        FROM wanted w
+        CROSS JOIN LATERAL (
+            SELECT r.job_id
+            FROM quota_reservations r
+            CROSS JOIN LATERAL (
+                SELECT FROM river_job j WHERE j.id = r.job_id AND (j.state IN ('pending', 'scheduled')) IS TRUE
+                OFFSET 0 FOR NO KEY UPDATE
+            ) j
+            WHERE r.parked_at IS NOT NULL
+              AND (r.holder, r.event_type, r.job_id) >= (w.holder, w.meter, w.first_parked)
+              AND (r.holder, r.event_type, r.job_id) <= (w.holder, w.meter, 9223372036854775807)
+            ORDER BY r.holder, r.event_type, r.job_id
+            LIMIT w.n
+        ) p
+        WHERE w.n > 0
+    ), admitted AS (
+        UPDATE quota_reservations r
+        SET admitted_at = clock_timestamp(), parked_at = NULL
+        -- An array, so that the planner does not scan a table that was nearly empty at the last ANALYZE.
+        WHERE r.job_id = ANY (ARRAY(SELECT p.job_id FROM picked p))
+    ), counted AS (
+        UPDATE holders h
+        SET slots_in_use = h.slots_in_use - d.freed + d.n,
+            parked = h.parked - d.unparked - d.n,
+            granted_slots = CASE WHEN d.n > 0 THEN d.slot_limit ELSE h.granted_slots END,
+            -- The next promotion starts at the job that was the first. If too few jobs were found, it looks at all
+            -- parked jobs once, in case another program left a wrong start.
+            parked_from = CASE WHEN d.n < d.wanted AND d.parked_from > 0 THEN 0
+                               ELSE coalesce(d.first_parked, h.parked_from) END,
+            changes = h.changes + 1
+        FROM (
+            SELECT u.place, sum(u.freed) AS freed, sum(u.unparked) AS unparked, sum(u.n) AS n, sum(u.wanted) AS wanted,
+                   max(u.slot_limit) AS slot_limit, max(u.parked_from) AS parked_from, max(u.first_parked) AS first_parked
+            FROM (
+                SELECT w.place, w.freed, w.unparked, 0 AS n, w.n AS wanted, w.slot_limit, w.parked_from, w.first_parked
+                FROM wanted w
+                UNION ALL
+                SELECT p.place, 0, 0, 1, 0, 0, NULL, NULL FROM picked p
+            ) u
+            GROUP BY u.place
+        ) d
+        WHERE h.ctid = d.place
+    )
+    SELECT array_agg(p.job_id), array_agg(p.lane), array_agg(p.holder), array_agg(p.user_id), array_agg(p.meter::text)
+    INTO p_jobs, p_lanes, p_holders, p_users, p_meters
+    FROM picked p;
+
+    -- Triggers of other programs run here. The rows that they write count as any other's.
+    PERFORM set_config('weir.counters', '', true);
+    -- As in River's JobCompleteTx.
+    UPDATE river_job j
+    SET state = 'completed', finalized_at = clock_timestamp(),
+        metadata = j.metadata || CASE WHEN d.used IS NOT NULL THEN jsonb_build_object('weir:used', d.used) ELSE '{}' END
+            || CASE WHEN d.output <> 'null' AND NOT is_large_output(d.output) THEN jsonb_build_object('output', d.output)
+                    ELSE '{}' END,
+        attempted_at = attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at)
+    FROM (
+        SELECT u.used, u.output, (SELECT k.ctid FROM river_job k WHERE k.id = u.job_id) AS place
+        FROM unnest(s) u WHERE u.completes
+    ) d
+    WHERE j.ctid = d.place;
+    RETURN QUERY
+    SELECT u.outcome, u.job_id, u.charged, u.holder, u.user_id, u.meter::text, u.reserved,
+           CASE WHEN u.ends THEN coalesce(u.state, 'deleted') END, u.request_id, NULL::text, NULL::smallint
+    FROM unnest(s) u;
+    IF p_jobs IS NOT NULL THEN
+        RETURN QUERY
+        UPDATE river_job j
+        SET state = 'available',
+            -- A retry gets its slot shortly before its scheduled time, which does not change.
+            scheduled_at = CASE WHEN j.state = 'pending' THEN greatest(j.scheduled_at, clock_timestamp())
+                                ELSE clock_timestamp() END,
+            queue = queue_in_lane(j.queue, p.lane)
+        FROM (
+            SELECT u.*, (SELECT k.ctid FROM river_job k WHERE k.id = u.job_id) AS place
+            FROM unnest(p_jobs, p_lanes, p_holders, p_users, p_meters) AS u (job_id, lane, holder, user_id, meter)
+        ) p
+        WHERE j.ctid = p.place
+        RETURNING 'promoted', j.id, NULL::bigint, p.holder, p.user_id, p.meter, NULL::bigint, NULL, NULL, j.queue,
+                  j.attempt;
+    END IF;
+    PERFORM set_config('weir.counters', 'kept', true);
+    DELETE FROM quota_reservations r WHERE r.job_id = ANY (ARRAY(SELECT u.job_id FROM unnest(s) u WHERE u.ends));
+    PERFORM set_config('weir.counters', counters, true);
+END
+$$;

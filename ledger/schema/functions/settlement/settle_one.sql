@@ -1,0 +1,21 @@
+-- Settles one job with settle_many(), inside the caller's transaction. of_attempt is null for a job that has not succeeded.
+-- Errors: 40001 when another transaction has just moved the job to another holder.
+-- Cost: as settle_many().
+-- Callers: weir_complete, fail_attempt.
+CREATE OR REPLACE FUNCTION settle_one(job bigint, of_attempt int, used bigint, output jsonb,
+                                      OUT outcome text, OUT charged bigint)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    -- Also creates a missing row of the holder again.
+    PERFORM lock_holder_of_job(job);
+    SELECT s.outcome, s.charged INTO settle_one.outcome, settle_one.charged
+    FROM settle_many(ARRAY[ROW(job, of_attempt, NULL, used, output)::ended_attempt], false, '{}', '{}', '{}') s
+    WHERE s.outcome <> 'promoted';
+    IF outcome = 'locked' THEN
+        RAISE serialization_failure USING
+            MESSAGE = format('another transaction assigned job %s to another holder', job), HINT = 'retry the transaction';
+    END IF;
+END
+$$;

@@ -1,0 +1,144 @@
+-- Gives an existing job without a slot one, or parks it with the other claimable jobs of its user (ADR-10's snooze): a job
+-- that another River client inserted, a retry, or a job that an operator made available. Of ten thousand jobs that
+-- another client inserted, workers then claim only a handful without effect.
+--
+-- | parameter | |
+-- |---|---|
+-- | `of_attempt` | the current attempt. NULL for an unclaimed job: it is parked, and cannot be claimed before it has a slot |
+-- | `of_user`, `known_as` | the user, NULL for a client address; the subject of a derived user id |
+-- | `backlog_user`, `kinds` | the `user_id` of the job's arguments, and River's kinds of the meter |
+--
+-- outcome: `admitted`, `parked`, or `fenced_out` if the attempt is no longer current, or an unclaimed job was claimed.
+-- A job that was not charged, such as a discarded one that an operator retries, reserves what its submission reserved, as
+-- far as the quota has room, and draws on no grants, because no submission asked for them.
+-- Cost: some ten look-ups and four writes; two writes for each of at most 1000 other jobs, so that no call is long.
+-- Callers: ledger/src/reservation/late_admission.rs.
+CREATE OR REPLACE FUNCTION admit_late(job bigint, of_attempt smallint, of_holder uuid, of_user uuid, known_as text,
+                                      meter usage_event_type, backlog_user text, kinds text[],
+                                      OUT outcome text, OUT tier text, OUT new_users bigint, OUT backlog bigint)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
+    status record;
+    a record;
+    has_slot boolean;
+    amount bigint := 0;
+    -- The user's other jobs to take from their queue, and those of them that are not parked yet.
+    waiting bigint[] := '{}';
+    parks bigint[] := '{}';
+BEGIN
+    new_users := 0;
+    backlog := 0;
+    PERFORM FROM lock_accounts(ARRAY[of_holder], ARRAY[meter], false);
+    IF NOT FOUND THEN
+        new_users := create_users(ARRAY[of_user], ARRAY[known_as]);
+        INSERT INTO holders (holder, event_type, user_id) VALUES (of_holder, meter, of_user)
+        ON CONFLICT (holder, event_type) DO NOTHING;
+        PERFORM FROM lock_accounts(ARRAY[of_holder], ARRAY[meter], false);
+    END IF;
+    -- Also locks the job's row, so that it cannot be taken over until the commit. An unclaimed unique job with a key that
+    -- does not count while it is pending cannot be parked.
+    SELECT r.job_id IS NOT NULL AS has_reservation, coalesce(r.admitted_at IS NOT NULL, false) AS admitted,
+           coalesce(r.parked_at IS NOT NULL, false) AS parked,
+           CASE WHEN NOT EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = j.id) THEN s.reserved_amount END AS submitted
+    INTO status
+    FROM river_job j
+    LEFT JOIN quota_reservations r ON r.job_id = j.id
+    LEFT JOIN submissions s ON s.job_id = j.id
+    WHERE j.id = job
+      AND CASE WHEN of_attempt IS NOT NULL THEN j.attempt = of_attempt AND j.state = 'running'
+               ELSE j.state = 'available' AND may_be_pending(j.unique_key, j.unique_states) END
+    FOR NO KEY UPDATE OF j;
+    IF NOT FOUND THEN
+        outcome := 'fenced_out';
+        RETURN;
+    ELSIF status.admitted THEN
+        outcome := 'admitted';
+        RETURN;
+    END IF;
+    SELECT h.slots_in_use, h.parked, clock.at, c.*, 
+           coalesce(c.slots_now, CASE WHEN of_user IS NOT NULL THEN raise_no_limits(meter)
+                                      ELSE slots_in_force(NULL, NULL, NULL, NULL) END) AS slot_limit
+    INTO a
+    FROM (SELECT * FROM holders k WHERE k.holder = of_holder AND k.event_type = meter ORDER BY k.generation DESC LIMIT 1) h
+    CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
+    LEFT JOIN LATERAL account_of(of_user, meter, false, clock.at) c ON true;
+    tier := a.tier;
+    -- The transaction that frees a slot also promotes a parked job. So a slot that is free while jobs are parked is of no
+    -- use to them, and a claimed job may take it. If it were parked, nothing would promote it.
+    has_slot := (of_attempt IS NOT NULL OR a.parked = 0) AND a.slots_in_use < a.slot_limit;
+    outcome := CASE WHEN has_slot THEN 'admitted' ELSE 'parked' END;
+    IF of_user IS NOT NULL AND NOT status.has_reservation AND status.submitted > 0 THEN
+        -- The quota does not refuse an operator's retry. It reserves what is left.
+        amount := greatest(least(status.submitted, a.room, a.capacity), 0);
+    END IF;
+    IF NOT has_slot AND backlog_user IS NOT NULL THEN
+        -- Jobs with a slot stay. The holder is locked, so none of them gets one before the commit. A retry that is not due
+        -- keeps its delay. A submitted job that had ended, and that an operator retries, holds nothing and reserves for
+        -- itself. A unique job stays if its key does not count while it is pending: another job could take the key, and
+        -- nothing could wake this one. So does a job of a service that had another meter before: its account for that
+        -- meter is not locked.
+        SELECT coalesce(array_agg(b.id), '{}'), coalesce(array_agg(b.id) FILTER (WHERE NOT b.is_parked), '{}')
+        INTO waiting, parks
+        FROM (
+            SELECT j.id, EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id AND r.parked_at IS NOT NULL) AS is_parked
+            FROM river_job j
+            WHERE j.state = 'available' AND j.scheduled_at <= now() AND j.kind = ANY (kinds) AND j.id <> job
+              AND j.args @> jsonb_build_object('user_id', backlog_user)
+              AND may_be_pending(j.unique_key, j.unique_states)
+              AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id AND r.admitted_at IS NOT NULL)
+              AND (EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id)
+                   OR NOT EXISTS (SELECT 1 FROM submissions s WHERE s.job_id = j.id))
+              AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id AND r.event_type <> meter)
+            LIMIT 1000
+            FOR NO KEY UPDATE OF j SKIP LOCKED
+        ) b;
+        backlog := cardinality(parks);
+    END IF;
+
+    PERFORM set_config('weir.counters', 'kept', true);
+    -- A submission that is charged again gets the newly reserved amount.
+    UPDATE submissions s SET reserved_amount = amount
+    WHERE s.job_id = job AND NOT status.has_reservation AND status.submitted <> amount;
+    -- An existing reservation keeps its amount and windows.
+    INSERT INTO quota_reservations AS r (job_id, holder, user_id, event_type, reserved_amount, period_start, expires_at,
+                                         windows, created_at, admitted_at, parked_at, overage)
+    SELECT d.id, of_holder, of_user, meter, d.amount, a.starts[1], now() + t.reservation_ttl, coalesce(a.counted, 0), a.at,
+           CASE WHEN d.has_slot THEN clock_timestamp() END, CASE WHEN NOT d.has_slot THEN clock_timestamp() END,
+           coalesce(greatest(d.amount - greatest(a.plan_left, 0), 0), 0)
+    FROM (
+        SELECT job AS id, amount, has_slot
+        UNION ALL
+        SELECT p.id, 0, false FROM unnest(parks) AS p (id)
+    ) d
+    CROSS JOIN weir_settings t
+    ON CONFLICT (job_id) DO UPDATE SET admitted_at = excluded.admitted_at, parked_at = excluded.parked_at, due_at = NULL;
+    IF amount > 0 THEN
+        PERFORM reserve_in_windows(of_user, meter, amount, a.spans, a.starts, a.limits, a.ceilings, a.used_in);
+    END IF;
+    UPDATE holders h
+    SET slots_in_use = h.slots_in_use + has_slot::int,
+        parked = h.parked + (NOT has_slot)::int - status.parked::int + admit_late.backlog,
+        parked_from = CASE WHEN has_slot THEN h.parked_from
+                           ELSE least(h.parked_from, job, (SELECT min(p.id) FROM unnest(parks) AS p (id))) END,
+        granted_slots = CASE WHEN has_slot THEN a.slot_limit ELSE h.granted_slots END,
+        changes = h.changes + 1
+    WHERE h.ctid = (SELECT k.ctid FROM holders k WHERE k.holder = of_holder AND k.event_type = meter
+                    ORDER BY k.generation DESC LIMIT 1);
+    -- Triggers of other programs run here. The rows that they write count as any other's.
+    PERFORM set_config('weir.counters', '', true);
+    IF NOT has_slot AND of_attempt IS NULL THEN
+        waiting := waiting || job;
+    END IF;
+    UPDATE river_job j SET state = 'pending' WHERE j.id = ANY (waiting);
+    PERFORM set_config('weir.counters', counters, true);
+END
+$$;

@@ -1,0 +1,374 @@
+-- Decides on submissions, in order, and writes the accepted ones. The only body of this rule: each decision includes the
+-- ones before it, and a refusal is a row. policy/src/admission.rs specifies it for tests.
+--
+-- | parameter | |
+-- |---|---|
+-- | `locking` | `wait` waits for the accounts' locks. `skip`: if another transaction has locked one of them, writes nothing and returns a row `locked` for each of its submissions. `none` is a dry run: it takes no locks and writes nothing |
+-- | `all_or_none` | if a submission is refused, writes nothing. Its row is the last one. A row `over_quota` has the quota before all submissions, and the windows without room for the total of its account |
+--
+-- The outcomes are those of weir_submit, and `scheduled` for a parked job with a start time. A row has the account's
+-- windows, the month first, as they were before all submissions. `added` and `drawn` are the amounts that this
+-- submission and the ones before it reserved, and drew on grants. `full_spans` are the windows without room.
+--
+-- The accounts are written before river_job, because a trigger of another program there may submit jobs itself.
+-- Errors: 40001 when another transaction has just used an idempotency key. P0001 when a plan has no limits for a meter.
+-- Cost: for each account one lock and some eight look-ups; for each accepted job three inserts; one update an account and
+-- a window.
+-- Callers: weir_submit, check_submission; ledger/src/reservation/transaction.rs.
+CREATE OR REPLACE FUNCTION submit_many(submissions submission[], locking text, all_or_none boolean)
+RETURNS TABLE (member int, outcome text, job_id bigint, queue text, created_at timestamptz, reserved bigint,
+               added bigint, drawn bigint, full_spans text[], tier text, max_waiting int, at timestamptz, spans text[],
+               starts timestamptz[], ends timestamptz[], limits bigint[], ceilings bigint[], used_in bigint[],
+               reserved_in bigint[], from_grants bigint, granted bigint)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_sort = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
+    n CONSTANT int := cardinality(submissions);
+    of_holders uuid[];
+    meters usage_event_type[];
+    n_locked int;
+    accounts refcursor;
+    a record;
+    s record;
+    waits boolean;
+    excess numeric;
+    draw bigint;
+    twin int;
+    has_keys boolean := false;
+    has_draws boolean := false;
+    accepted int := 0;
+    written int;
+    -- The account's new jobs so far.
+    n_slots int;
+    n_parked int;
+    n_scheduled int;
+    first_parked bigint;
+    -- By submission.
+    ids bigint[] := array_fill(NULL::bigint, ARRAY[n]);
+    queues text[] := array_fill(NULL::text, ARRAY[n]);
+    amounts bigint[] := array_fill(NULL::bigint, ARRAY[n]);
+    draws bigint[] := array_fill(NULL::bigint, ARRAY[n]);
+    overages bigint[] := array_fill(NULL::bigint, ARRAY[n]);
+    outcomes text[] := array_fill(NULL::text, ARRAY[n]);
+    periods timestamptz[] := array_fill(NULL::timestamptz, ARRAY[n]);
+    windows smallint[] := array_fill(NULL::smallint, ARRAY[n]);
+    moments timestamptz[] := array_fill(NULL::timestamptz, ARRAY[n]);
+    -- The keys of accepted submissions.
+    seen_keys text[] := '{}';
+    seen_hashes bytea[] := '{}';
+    seen_jobs bigint[] := '{}';
+    seen_unique bytea[] := '{}';
+    unique_jobs bigint[] := '{}';
+    -- By changed account, and by changed window.
+    h_holders uuid[] := '{}';
+    h_meters text[] := '{}';
+    h_slots int[] := '{}';
+    h_parked int[] := '{}';
+    h_limits int[] := '{}';
+    h_first bigint[] := '{}';
+    w_users uuid[] := '{}';
+    w_meters text[] := '{}';
+    w_spans text[] := '{}';
+    w_starts timestamptz[] := '{}';
+    w_amounts bigint[] := '{}';
+    w_used bigint[] := '{}';
+    w_accepted bigint[] := '{}';
+BEGIN
+    IF locking <> 'none' THEN
+        SELECT array_agg(u.holder), array_agg(u.meter) INTO of_holders, meters
+        FROM (SELECT DISTINCT s.holder, s.meter FROM unnest(submissions) s) u;
+        n_locked := (SELECT count(*) FROM lock_accounts(of_holders, meters, locking = 'skip'));
+    END IF;
+    IF n_locked < cardinality(of_holders) THEN
+        -- Without effect on users and accounts that exist.
+        PERFORM create_users(array_agg(s.user_id), array_agg(s.subject)) FROM unnest(submissions) s;
+        INSERT INTO holders (holder, event_type, user_id)
+        SELECT DISTINCT s.holder, s.meter, s.user_id FROM unnest(submissions) s ORDER BY 1, 2
+        ON CONFLICT (holder, event_type) DO NOTHING;
+        IF (SELECT count(*) FROM lock_accounts(of_holders, meters, locking = 'skip')) < cardinality(of_holders) THEN
+            RETURN QUERY
+            SELECT u.ordinality::int, 'locked', NULL::bigint, NULL::text, NULL::timestamptz, NULL::bigint, NULL::bigint,
+                   NULL::bigint, NULL::text[], NULL::text, NULL::int, NULL::timestamptz, NULL::text[],
+                   NULL::timestamptz[], NULL::timestamptz[], NULL::bigint[], NULL::bigint[], NULL::bigint[],
+                   NULL::bigint[], NULL::bigint, NULL::bigint
+            FROM unnest(submissions) WITH ORDINALITY u
+            WHERE NOT EXISTS (SELECT FROM lock_accounts(ARRAY[u.holder], ARRAY[u.meter], true));
+            RETURN;
+        END IF;
+    END IF;
+
+    -- A separate statement, which reads under the locks.
+    OPEN accounts FOR
+        SELECT coalesce(h.slots_in_use, 0) AS slots_in_use, coalesce(h.parked, 0) AS parked, clock.at, c.*,
+               (c.attributes).max_waiting,
+               CASE WHEN (c.attributes).max_waiting IS NOT NULL
+                   THEN count_scheduled(w.holder, w.meter, (c.attributes).max_waiting - coalesce(h.parked, 0))
+               END AS scheduled,
+               coalesce(c.slots_now, CASE WHEN w.user_id IS NOT NULL THEN raise_no_limits(w.meter)
+                                          ELSE slots_in_force(NULL, NULL, NULL, NULL) END) AS slot_limit
+        FROM (SELECT DISTINCT s.holder, s.meter, s.user_id FROM unnest(submissions) s ORDER BY 1, 2) w
+        -- In a dry run, the account may not exist.
+        LEFT JOIN LATERAL (
+            SELECT * FROM holders k WHERE k.holder = w.holder AND k.event_type = w.meter
+            ORDER BY k.generation DESC LIMIT 1
+        ) h ON true
+        CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
+        LEFT JOIN LATERAL account_of(w.user_id, w.meter, coalesce(h.has_grants, true), clock.at) c ON true
+        ORDER BY w.holder, w.meter;
+    FOR s IN
+        SELECT u.ordinality::int AS member, u.holder, u.user_id, u.service, u.meter, u.amount, u.run_at,
+               u.idempotency_key, u.request_hash, u.unique_key,
+               e.request_hash AS earlier_hash, e.job_id AS earlier_job, l.id AS live_job,
+               row_number() OVER account = 1 AS is_first, lead(u.ordinality) OVER account IS NULL AS is_last,
+               sum(u.amount) OVER (PARTITION BY u.holder, u.meter) AS total
+        FROM unnest(submissions) WITH ORDINALITY u
+        LEFT JOIN LATERAL (
+            SELECT o.request_hash, o.job_id FROM submissions o
+            WHERE o.holder = u.holder AND o.idempotency_key = u.idempotency_key AND o.created_at > now() - key_lifetime()
+            OFFSET 0
+        ) e ON u.idempotency_key IS NOT NULL
+        LEFT JOIN LATERAL (
+            SELECT j.id FROM river_job j
+            WHERE j.unique_key = u.unique_key AND j.unique_key IS NOT NULL AND j.unique_states IS NOT NULL
+              AND river_job_state_in_bitmask(j.unique_states, j.state)
+            OFFSET 0
+        ) l ON u.unique_key IS NOT NULL
+        WINDOW account AS (PARTITION BY u.holder, u.meter ORDER BY u.ordinality)
+        ORDER BY u.holder, u.meter, u.ordinality
+    LOOP
+        IF s.is_first THEN
+            FETCH accounts INTO a;
+            added := 0;
+            drawn := 0;
+            n_slots := 0;
+            n_parked := 0;
+            n_scheduled := 0;
+            first_parked := NULL;
+            tier := a.tier;
+            max_waiting := a.max_waiting;
+            at := a.at;
+            spans := a.spans;
+            starts := a.starts;
+            ends := a.ends;
+            limits := a.limits;
+            ceilings := a.ceilings;
+            used_in := a.used_in;
+            reserved_in := a.reserved_in;
+            from_grants := a.from_grants;
+            granted := a.granted;
+        END IF;
+        member := s.member;
+        job_id := NULL;
+        queue := NULL;
+        created_at := NULL;
+        full_spans := NULL;
+        -- Without a user there is no plan and no quota, so the job holds only a slot.
+        reserved := CASE WHEN s.user_id IS NULL THEN 0 ELSE s.amount END;
+        waits := s.run_at IS NOT NULL OR a.parked + n_parked > 0 OR a.slots_in_use + n_slots >= a.slot_limit;
+        IF s.idempotency_key IS NOT NULL AND s.earlier_job IS NULL THEN
+            has_keys := true;
+            twin := array_position(seen_keys, s.holder || '/' || s.idempotency_key);
+            IF twin IS NOT NULL THEN
+                s.earlier_job := seen_jobs[twin];
+                s.earlier_hash := seen_hashes[twin];
+            END IF;
+        END IF;
+        IF s.unique_key IS NOT NULL AND s.live_job IS NULL THEN
+            s.live_job := unique_jobs[array_position(seen_unique, s.unique_key)];
+        END IF;
+
+        IF s.earlier_job IS NOT NULL AND s.earlier_hash = s.request_hash THEN
+            outcome := 'repeated';
+            job_id := s.earlier_job;
+        ELSIF s.earlier_job IS NOT NULL THEN
+            outcome := 'key_reused';
+        ELSIF s.live_job IS NOT NULL THEN
+            outcome := 'folded';
+            job_id := s.live_job;
+        ELSIF reserved > 0 AND reserved > a.room - added THEN
+            outcome := 'over_quota';
+            IF all_or_none THEN
+                added := 0;
+                drawn := 0;
+            ELSE
+                s.total := reserved;
+            END IF;
+            SELECT array_agg(m.span ORDER BY m.n) INTO full_spans
+            FROM unnest(spans, limits, ceilings, used_in, reserved_in) WITH ORDINALITY
+                AS m (span, most, ceiling, used, reserved, n)
+            CROSS JOIN LATERAL (
+                SELECT CASE m.n WHEN 1 THEN from_grants + drawn ELSE 0 END AS paid,
+                       CASE m.n WHEN 1 THEN granted - drawn ELSE 0 END AS granted
+            ) g
+            WHERE s.total > room_in(m.most, m.ceiling, m.used, m.reserved + added, g.paid, g.granted);
+        ELSIF reserved > a.capacity - added THEN
+            outcome := 'too_large';
+        ELSIF waits AND a.parked + n_parked + a.scheduled + n_scheduled >= a.max_waiting THEN
+            outcome := 'too_many_waiting';
+        ELSE
+            accepted := accepted + 1;
+            job_id := CASE WHEN locking <> 'none' THEN nextval('river_job_id_seq') END;
+            queue := s.service || '_' || coalesce(a.lane, 'default');
+            created_at := now();
+            IF s.run_at IS NOT NULL THEN
+                outcome := 'scheduled';
+                n_scheduled := n_scheduled + 1;
+            ELSIF waits THEN
+                outcome := 'parked';
+                n_parked := n_parked + 1;
+                first_parked := coalesce(first_parked, job_id);
+            ELSE
+                outcome := 'admitted';
+                n_slots := n_slots + 1;
+            END IF;
+            -- The part beyond the plan's month: from grants first, and the rest is overage.
+            excess := greatest(reserved - greatest(a.plan_left - added + drawn, 0), 0);
+            draw := coalesce(least(excess, granted - drawn), 0);
+            added := added + reserved;
+            drawn := drawn + draw;
+            has_draws := has_draws OR draw > 0;
+            ids[member] := job_id;
+            queues[member] := queue;
+            amounts[member] := reserved;
+            draws[member] := draw;
+            overages[member] := coalesce(excess, 0) - draw;
+            outcomes[member] := outcome;
+            periods[member] := starts[1];
+            windows[member] := coalesce(a.counted, 0);
+            moments[member] := at;
+            IF s.idempotency_key IS NOT NULL THEN
+                seen_keys := seen_keys || (s.holder || '/' || s.idempotency_key);
+                seen_hashes := seen_hashes || s.request_hash;
+                seen_jobs := seen_jobs || job_id;
+            END IF;
+            IF s.unique_key IS NOT NULL THEN
+                seen_unique := seen_unique || s.unique_key;
+                unique_jobs := unique_jobs || job_id;
+            END IF;
+        END IF;
+        RETURN NEXT;
+        IF all_or_none AND outcome IN ('key_reused', 'over_quota', 'too_large', 'too_many_waiting') THEN
+            RETURN;
+        END IF;
+        IF s.is_last AND n_slots + n_parked > 0 THEN
+            h_holders := h_holders || s.holder;
+            h_meters := h_meters || s.meter;
+            h_slots := h_slots || n_slots;
+            h_parked := h_parked || n_parked;
+            h_limits := h_limits || a.slot_limit::int;
+            h_first := h_first || first_parked;
+        END IF;
+        IF s.is_last AND added > 0 THEN
+            FOR i IN 1 .. cardinality(spans) LOOP
+                w_users := w_users || s.holder;
+                w_meters := w_meters || s.meter;
+                w_spans := w_spans || spans[i];
+                w_starts := w_starts || starts[i];
+                w_amounts := w_amounts || added;
+                w_used := w_used || used_in[i];
+                w_accepted := w_accepted || coalesce(max_accepted(limits[i], ceilings[i]), 9223372036854775807);
+            END LOOP;
+        END IF;
+    END LOOP;
+    CLOSE accounts;
+    IF accepted = 0 OR locking = 'none' THEN
+        RETURN;
+    END IF;
+
+    PERFORM set_config('weir.counters', 'kept', true);
+    IF has_keys THEN
+        UPDATE submissions o SET idempotency_key = NULL
+        FROM unnest(submissions) u
+        WHERE o.holder = u.holder AND o.idempotency_key = u.idempotency_key AND o.created_at <= now() - key_lifetime();
+    END IF;
+    INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount, idempotency_key, request_hash)
+    SELECT u.id, u.holder, u.user_id, u.meter, u.reserved, u.idempotency_key, u.request_hash
+    FROM unnest(submissions, ids, amounts)
+        AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
+              idempotency_key, request_hash, unique_key, id, reserved)
+    WHERE u.id IS NOT NULL
+    ON CONFLICT (holder, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING;
+    GET DIAGNOSTICS written = ROW_COUNT;
+    IF written < accepted THEN
+        -- It held the lock of another of the holder's meters, so it ran at the same time.
+        RAISE serialization_failure USING
+            MESSAGE = 'another transaction has just used one of the idempotency keys', HINT = 'retry the transaction';
+    END IF;
+    INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id, expires_at, holder, period_start,
+                                    windows, created_at, admitted_at, parked_at, due_at, from_grants, overage)
+    SELECT u.user_id, u.meter, u.reserved, u.id, now() + t.reservation_ttl, u.holder, u.period, u.windows, u.at,
+           CASE WHEN u.outcome = 'admitted' THEN clock_timestamp() END,
+           CASE WHEN u.outcome = 'parked' THEN clock_timestamp() END,
+           u.run_at, u.draw, u.overage
+    FROM unnest(submissions, ids, amounts, periods, windows, moments, outcomes, draws, overages)
+        AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
+              idempotency_key, request_hash, unique_key, id, reserved, period, windows, at, outcome, draw, overage)
+    CROSS JOIN weir_settings t
+    WHERE u.id IS NOT NULL;
+    IF cardinality(h_holders) > 0 THEN
+        UPDATE holders h
+        SET slots_in_use = h.slots_in_use + d.slots,
+            parked = h.parked + d.parked,
+            granted_slots = CASE WHEN d.slots > 0 THEN d.slot_limit ELSE h.granted_slots END,
+            parked_from = least(h.parked_from, d.first_parked),
+            changes = h.changes + 1
+        FROM (
+            SELECT u.*, (SELECT k.ctid FROM holders k WHERE k.holder = u.holder AND k.event_type = u.meter
+                         ORDER BY k.generation DESC LIMIT 1) AS place
+            FROM unnest(h_holders, h_meters, h_slots, h_parked, h_limits, h_first)
+                AS u (holder, meter, slots, parked, slot_limit, first_parked)
+        ) d
+        WHERE h.ctid = d.place;
+    END IF;
+    IF cardinality(w_users) > 0 THEN
+        WITH wanted AS MATERIALIZED (
+            SELECT u.*,
+                   -- A text has the meter's collation here, which the index does not have for spans.
+                   (SELECT k.ctid FROM quota_balances k
+                    WHERE k.user_id = u.holder AND k.event_type = u.meter AND k.span = u.span COLLATE "default"
+                      AND k.period_start = u.start
+                    ORDER BY k.generation DESC LIMIT 1) AS place
+            FROM unnest(w_users, w_meters, w_spans, w_starts, w_amounts, w_used, w_accepted)
+                AS u (holder, meter, span, start, amount, used, accepted)
+        ), updated AS (
+            UPDATE quota_balances b
+            SET reserved = b.reserved + d.amount,
+                -- Usage above a limit that was lowered later stays allowed.
+                granted_limit = greatest(d.accepted, b.used + b.reserved - b.from_grants),
+                changes = b.changes + 1
+            FROM wanted d
+            WHERE b.ctid = d.place
+        )
+        INSERT INTO quota_balances (user_id, event_type, span, period_start, used, reserved, granted_limit)
+        SELECT d.holder, d.meter, d.span, d.start, d.used, d.amount, d.accepted FROM wanted d WHERE d.place IS NULL;
+    END IF;
+    IF has_draws THEN
+        PERFORM draw_grants(u.user_id, u.meter, u.id, u.draw, u.at, u.period)
+        FROM unnest(submissions, ids, draws, moments, periods)
+            AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
+                  idempotency_key, request_hash, unique_key, id, draw, at, period)
+        WHERE u.draw > 0;
+    END IF;
+    -- Triggers of other programs run from here on. The rows that they write count as any other's.
+    PERFORM set_config('weir.counters', '', true);
+    INSERT INTO river_job (id, args, kind, max_attempts, metadata, priority, queue, state, scheduled_at, tags,
+                           unique_key, unique_states)
+    SELECT u.id, u.args, u.kind, u.max_attempts, u.metadata, u.priority, u.queue,
+           (CASE WHEN u.outcome = 'admitted' THEN 'available' ELSE 'pending' END)::river_job_state,
+           coalesce(u.run_at, now()), '{}', u.unique_key, CASE WHEN u.unique_key IS NOT NULL THEN B'11110001' END
+    FROM unnest(submissions, ids, queues, outcomes)
+        AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
+              idempotency_key, request_hash, unique_key, id, queue, outcome)
+    WHERE u.id IS NOT NULL;
+    PERFORM set_config('weir.counters', counters, true);
+END
+$$;
