@@ -14,7 +14,7 @@ use super::error::DatabaseError;
 use super::notifier::Notifier;
 use super::parameters::{Host, KEEPALIVE_IDLE, Server, Session, TCP_USER_TIMEOUT, Target};
 use super::prepared::PreparedClient;
-use super::relay::{Peer, Relay};
+use super::relay::Relay;
 use super::schemas::Schemas;
 use super::session::CommitTimes;
 use super::settings::{self, Settings};
@@ -57,21 +57,8 @@ pub struct Database {
     target: Arc<Target>,
     for_river: Box<sqlx::postgres::PgConnectOptions>,
     schemas: Schemas,
-    /// Only behind a pooler in transaction mode.
-    pooled: Option<Arc<Pooled>>,
     notifier: Arc<OnceLock<Notifier>>,
     pub(super) commits: CommitTimes,
-}
-
-/// How a pooler in transaction mode is used.
-struct Pooled {
-    _relay: Relay,
-    /// The pooler itself, for messages.
-    address: Arc<str>,
-    /// The `search_path` of Weir's statements.
-    weirs: String,
-    /// The `search_path` of River's client.
-    rivers: String,
 }
 
 impl Database {
@@ -109,7 +96,6 @@ impl Database {
             target: Arc::new(target),
             for_river: Box::new(for_river),
             schemas: Schemas::default(),
-            pooled: None,
             notifier: Arc::default(),
             commits: CommitTimes::default(),
         })
@@ -155,62 +141,12 @@ impl Database {
         }
     }
 
-    /// The same database, through its pooler in transaction mode. For connections that only run transactions: they have
-    /// no session for LISTEN, locks of sessions and leases.
-    ///
-    /// # Errors
-    ///
-    /// When the database cannot be reached.
-    pub async fn through_pooler(&self) -> Result<Self, DatabaseError> {
-        let found = format!(
-            "BEGIN; SET LOCAL statement_timeout = 0; {}; ROLLBACK",
-            self.schemas.find_paths()
-        );
-        let client = self.connect_with_defaults().await?;
-        let messages = tokio::time::timeout(CONNECT_TIMEOUT, client.simple_query(&found))
-            .await
-            .map_err(|_| DatabaseError::Timeout(CONNECT_TIMEOUT))??;
-        let mut rows = messages.iter().filter_map(|message| match message {
-            SimpleQueryMessage::Row(row) => Some(row.get(0).unwrap_or_default().to_owned()),
-            _ => None,
-        });
-        let [rivers, weirs] = [rows.nth(2), rows.last()].map(Option::unwrap_or_default);
-        let relay = self.relay(Peer::Pooler)?;
-        let port = self.target.servers.first().map_or(5432, |server| server.port);
-        let host = Host::Unix(relay.folder().into());
-        let target = Target {
-            servers: vec![Server { host, port }],
-            // The relay gives each pooler its own time.
-            connect_timeout: self.connect_timeout(),
-            session: Session::Any,
-            options: None,
-            ..(*self.target).clone()
-        };
-        Ok(Self {
-            config: for_tokio_postgres(&target, &target.servers),
-            target: Arc::new(target),
-            pooled: Some(Arc::new(Pooled {
-                _relay: relay,
-                address: self.address(),
-                weirs,
-                rivers,
-            })),
-            notifier: Arc::default(),
-            ..self.clone()
-        })
-    }
-
-    fn relay(&self, peer: Peer) -> Result<Relay, DatabaseError> {
+    fn relay(&self) -> Result<Relay, DatabaseError> {
         let singles = self.target.servers.iter().map(|server| {
             let config = for_tokio_postgres(&self.target, std::slice::from_ref(server));
             (server.clone(), config)
         });
-        Relay::start(
-            singles.collect(),
-            self.tls.clone(),
-            Arc::clone(&self.target),
-            peer,
-        )
+        Relay::start(singles.collect(), self.tls.clone(), Arc::clone(&self.target))
     }
 
     /// Opens one plain connection, with the schemas of the tables.
@@ -224,9 +160,6 @@ impl Database {
 
     /// As [`Self::connect`], with these settings.
     async fn connect_set(&self, settings: Settings<'_>) -> Result<Client, DatabaseError> {
-        if let Some(pooled) = &self.pooled {
-            return self.connect_to(&self.config_through(pooled, settings)).await;
-        }
         let client = self.connect_without_schemas().await?;
         // After the connection's start, because poolers refuse the settings there.
         let setup = self.setup(settings);
@@ -247,26 +180,6 @@ impl Database {
             .chain(set)
             .collect::<Vec<_>>()
             .join("; ")
-    }
-
-    /// The parameters of a connection through the pooler. Its transactions have these settings.
-    fn config_through(&self, pooled: &Pooled, settings: Settings<'_>) -> tokio_postgres::Config {
-        let mut config = self.config.clone();
-        config.options(self.for_transaction(&pooled.weirs, settings));
-        config
-    }
-
-    /// The statement that sets everything that a transaction needs behind the pooler.
-    fn for_transaction(&self, path: &str, settings: Settings<'_>) -> String {
-        let schema = |name: &Option<String>| name.clone().unwrap_or_default();
-        let (weir, river) = (schema(&self.schemas.weir), schema(&self.schemas.river));
-        let own = [
-            ("search_path", path),
-            ("weir.counters", ""),
-            ("weir.schema", &weir),
-            ("weir.river_schema", &river),
-        ];
-        settings::for_transaction(&[&own, settings].concat())
     }
 
     /// Opens a connection with the `search_path` of the server and the URL.
@@ -356,9 +269,6 @@ impl Database {
 
     /// The connection's target as text, without the password.
     fn address(&self) -> Arc<str> {
-        if let Some(pooled) = &self.pooled {
-            return Arc::clone(&pooled.address);
-        }
         let hosts = self
             .target
             .servers
@@ -478,15 +388,9 @@ impl Database {
 
     fn pool_with(&self, size: usize, settings: Settings<'_>) -> ConnectionPool {
         let settings = [settings, &SERVER_TIMEOUTS].concat();
-        let (config, setup) = match &self.pooled {
-            Some(pooled) => (self.config_through(pooled, &settings), None),
-            None => {
-                let setup = format!("{}; {}", settings::pin(), self.setup(&settings));
-                (self.config.clone(), Some(setup))
-            }
-        };
+        let setup = format!("{}; {}", settings::pin(), self.setup(&settings));
         let patience = CONNECT_TIMEOUT.max(self.connect_timeout());
-        ConnectionPool::new(config, self.tls.clone(), setup, size, patience)
+        ConnectionPool::new(self.config.clone(), self.tls.clone(), &setup, size, patience)
     }
 
     /// Notifies workers after a commit. All clones of this value share one connection for it.
@@ -494,7 +398,10 @@ impl Database {
         let start = || {
             // The task must not keep itself alive.
             let notifier = Arc::default();
-            Notifier::start(Self { notifier, ..self.clone() })
+            Notifier::start(Self {
+                notifier,
+                ..self.clone()
+            })
         };
         self.notifier.get_or_init(start).clone()
     }
@@ -538,34 +445,12 @@ impl Database {
         self.river_pool_set(size, &[("lock_timeout", &lock_millis(lock_timeout))], None)
     }
 
-    fn river_pool_through(
-        &self,
-        pooled: &Pooled,
-        size: u32,
-        settings: Settings<'_>,
-    ) -> Result<sqlx::PgPool, DatabaseError> {
-        let target = Target {
-            options: Some(self.for_transaction(&pooled.rivers, settings)),
-            ..(*self.target).clone()
-        };
-        let options = for_river(&target)?
-            .database(self.for_river.get_database().unwrap_or_default())
-            .application_name(&self.rivers_name());
-        Ok(sqlx::postgres::PgPoolOptions::new()
-            .max_connections(size)
-            .acquire_timeout(CONNECT_TIMEOUT.max(self.connect_timeout()))
-            .connect_lazy_with(options))
-    }
-
     fn river_pool_set(
         &self,
         size: u32,
         settings: Settings<'_>,
         leave: Option<fn()>,
     ) -> Result<sqlx::PgPool, DatabaseError> {
-        if let Some(pooled) = &self.pooled {
-            return self.river_pool_through(pooled, size, settings);
-        }
         let river_setup = settings
             .iter()
             .fold(self.schemas.river_setup(), |setup, (name, value)| {
@@ -573,7 +458,7 @@ impl Database {
             });
         let mut options = (*self.for_river).clone().application_name(&self.rivers_name());
         let relay = if self.needs_relay() {
-            let relay = self.relay(Peer::Server)?;
+            let relay = self.relay()?;
             options = options
                 .socket(relay.folder())
                 .ssl_mode(sqlx::postgres::PgSslMode::Disable);

@@ -87,7 +87,7 @@ impl ConnectionPool {
     pub(super) fn new(
         config: tokio_postgres::Config,
         tls: MakeTls,
-        setup: Option<String>,
+        setup: &str,
         size: usize,
         patience: Duration,
     ) -> Self {
@@ -99,16 +99,15 @@ impl ConnectionPool {
         bounds.timeouts.wait = Some(patience);
         bounds.timeouts.create = Some(patience);
         bounds.timeouts.recycle = Some(patience);
-        let mut builder = Pool::builder(manager)
+        let builder = Pool::builder(manager)
             .config(bounds)
             .runtime(deadpool_postgres::Runtime::Tokio1);
         // After the connection's start, because poolers refuse the settings there.
-        if let Some(setup) = setup.map(Arc::<str>::from) {
-            builder = builder.post_create(Hook::async_fn(move |client, _| {
-                let setup = Arc::clone(&setup);
-                Box::pin(async move { client.batch_execute(&setup).await.map_err(HookError::Backend) })
-            }));
-        }
+        let setup = Arc::<str>::from(setup);
+        let builder = builder.post_create(Hook::async_fn(move |client, _| {
+            let setup = Arc::clone(&setup);
+            Box::pin(async move { client.batch_execute(&setup).await.map_err(HookError::Backend) })
+        }));
         let built = builder.build();
         match built {
             Ok(pool) => Self { pool, tls },

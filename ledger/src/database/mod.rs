@@ -6,7 +6,6 @@ mod error;
 mod narrow;
 mod notifier;
 mod parameters;
-mod pooled;
 mod prepared;
 mod relay;
 mod schemas;

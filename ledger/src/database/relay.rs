@@ -1,9 +1,8 @@
-//! Connects drivers to servers that they cannot use on their own.
+//! A local proxy for connection parameters that SQLx lacks.
 //!
 //! SQLx has one server, trusts the system's authorities in addition to those of `sslrootcert`, and has no `hostaddr`.
 //! If the parameters need more, it connects to this relay. The relay connects to the server as Weir's own driver does,
-//! with Weir's TLS, and forwards bytes. Behind a pooler in transaction mode, both drivers connect to it, and
-//! [`pooled::forward`] changes what they send.
+//! with Weir's TLS, and forwards bytes.
 //!
 //! It listens on a socket in Linux' abstract namespace, which needs no folder, and serves only this process.
 
@@ -22,7 +21,6 @@ use uuid::Uuid;
 
 use super::error::DatabaseError;
 use super::parameters::{Host, KEEPALIVE_IDLE, Server, Session, TCP_USER_TIMEOUT, Target};
-use super::pooled;
 use super::tls::{MakeTls, SslMode};
 
 /// Requests TLS from a server.
@@ -37,21 +35,12 @@ pub(super) struct Relay {
     task: tokio::task::JoinHandle<()>,
 }
 
-/// The other end of the relay.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Peer {
-    Server,
-    /// A pooler in transaction mode.
-    Pooler,
-}
-
 /// The settings for a connection of the relay.
-struct Way {
+struct Upstream {
     /// Each server, and the settings to check whether it accepts writes.
     servers: Vec<(Server, tokio_postgres::Config)>,
     tls: MakeTls,
     target: Arc<Target>,
-    peer: Peer,
 }
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -63,7 +52,6 @@ impl Relay {
         servers: Vec<(Server, tokio_postgres::Config)>,
         tls: MakeTls,
         target: Arc<Target>,
-        peer: Peer,
     ) -> Result<Self, DatabaseError> {
         let name = format!("weir-{}", Uuid::from_u128(unique()));
         let failed =
@@ -74,21 +62,16 @@ impl Relay {
         let listener = StdListener::bind_addr(&address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let listener = UnixListener::from_std(listener).map_err(failed)?;
-        let way = Arc::new(Way {
-            servers,
-            tls,
-            target,
-            peer,
-        });
+        let upstream = Arc::new(Upstream { servers, tls, target });
         let task = tokio::spawn(async move {
             loop {
                 let Ok((stream, _)) = listener.accept().await else {
                     tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                     continue;
                 };
-                let way = Arc::clone(&way);
+                let upstream = Arc::clone(&upstream);
                 tokio::spawn(async move {
-                    if let Err(error) = way.serve(stream).await {
+                    if let Err(error) = upstream.serve(stream).await {
                         tracing::debug!(%error, "a connection of the relay ended");
                     }
                 });
@@ -134,7 +117,7 @@ async fn connect(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-impl Way {
+impl Upstream {
     async fn serve(&self, mut driver: UnixStream) -> io::Result<()> {
         let is_own = driver.peer_cred()?.pid() == i32::try_from(std::process::id()).ok();
         if !is_own {
@@ -142,10 +125,7 @@ impl Way {
         }
         // If there is no server, the driver sees the connection close.
         let mut server = self.open().await?;
-        match self.peer {
-            Peer::Server => copy_bidirectional(&mut driver, &mut server).await.map(drop),
-            Peer::Pooler => pooled::forward(driver, server).await,
-        }
+        copy_bidirectional(&mut driver, &mut server).await.map(drop)
     }
 
     /// Connects to the first usable server.

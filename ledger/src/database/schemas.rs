@@ -19,11 +19,6 @@ impl Schemas {
     ///
     /// `weir.schema` and `weir.river_schema` name the schemas of this Weir's tables, in case a name leads to others.
     pub(super) fn setup(&self) -> Option<String> {
-        self.setup_until(false)
-    }
-
-    /// As [`Self::setup`], for the session, or only for the transaction.
-    fn setup_until(&self, is_local: bool) -> Option<String> {
         if *self == Self::default() {
             return None;
         }
@@ -32,31 +27,11 @@ impl Schemas {
         let river = self.river.as_deref().map_or_else(|| led("river_job"), quoted);
         let quoted = |schema: &Option<String>| literal(schema.as_deref().unwrap_or_default());
         Some(format!(
-            "SELECT set_config('search_path', concat_ws(', ', {weir}, {river}), {is_local}), \
-                    set_config('weir.schema', {}, {is_local}), set_config('weir.river_schema', {}, {is_local})",
+            "SELECT set_config('search_path', concat_ws(', ', {weir}, {river}), false), \
+                    set_config('weir.schema', {}, false), set_config('weir.river_schema', {}, false)",
             quoted(&self.weir),
             quoted(&self.river)
         ))
-    }
-
-    /// Finds the `search_path` of River's client and that of Weir's statements, from the defaults of server, database and
-    /// role. They are in the third row and in the last one. Temporary tables of other programs come last in both.
-    /// Settings end with the transaction.
-    pub(super) fn find_paths(&self) -> String {
-        let path = "concat_ws(', ', \
-                        (SELECT string_agg(quote_ident(s), ', ' ORDER BY n) \
-                         FROM unnest(current_schemas(false)) WITH ORDINALITY AS f (s, n) WHERE s !~ '^pg_temp'), \
-                        'pg_temp')";
-        let rivers = self.rivers_path();
-        let setup = self.setup_until(true).unwrap_or_default();
-        let statements = [
-            "SELECT set_config('role', NULL, true), set_config('search_path', NULL, true)".to_owned(),
-            format!("SELECT set_config('search_path', {path}, true)"),
-            format!("SELECT concat_ws(', ', {rivers}, 'pg_temp')"),
-            setup,
-            format!("SELECT {path}"),
-        ];
-        statements.join("; ")
     }
 
     /// The `search_path` of River's client, as an expression. Its channels are named after the first schema.

@@ -1,6 +1,4 @@
 //! The server settings that every session of Weir needs, overriding the defaults of server, database and role.
-//! Behind a pooler in transaction mode, every transaction needs them, and more: another program may have changed any
-//! setting of the session.
 
 use super::schemas::literal;
 
@@ -37,41 +35,15 @@ const SETTINGS: [(&str, &str); 19] = [
     ("check_function_bodies", "on"),
 ];
 
-/// Settings that keep the default of server, database and role.
-const DEFAULTS: [&str; 17] = [
-    // First, because it decides about rights.
-    "role",
-    "synchronous_commit",
-    "enable_seqscan",
-    "enable_hashjoin",
-    "enable_mergejoin",
-    "enable_sort",
-    "enable_memoize",
-    "enable_hashagg",
-    "enable_incremental_sort",
-    "enable_material",
-    "geqo_threshold",
-    "join_collapse_limit",
-    "from_collapse_limit",
-    "random_page_cost",
-    "work_mem",
-    "jit",
-    "plan_cache_mode",
-];
-
 /// One statement that sets all of them for the session.
 pub(super) fn pin() -> String {
-    format!("SELECT {}", pinned(false))
-}
-
-fn pinned(is_local: bool) -> String {
     let each = SETTINGS.map(|(name, value)| {
         format!(
             "CASE WHEN pg_catalog.current_setting('{name}', true) IS NOT NULL \
-             THEN pg_catalog.set_config('{name}', '{value}', {is_local}) END"
+             THEN pg_catalog.set_config('{name}', '{value}', false) END"
         )
     });
-    each.join(", ")
+    format!("SELECT {}", each.join(", "))
 }
 
 /// Statements that set these for the session. Empty if there are none.
@@ -80,16 +52,4 @@ pub(super) fn set(settings: Settings<'_>) -> String {
         .iter()
         .map(|(name, value)| format!("SET {name} = {}", literal(value)));
     each.collect::<Vec<_>>().join("; ")
-}
-
-/// One statement that sets everything a transaction depends on until it ends, and these in addition.
-pub(super) fn for_transaction(settings: Settings<'_>) -> String {
-    let defaults = DEFAULTS
-        .iter()
-        .map(|name| format!("pg_catalog.set_config('{name}', NULL, true)"));
-    let given = settings
-        .iter()
-        .map(|(name, value)| format!("pg_catalog.set_config('{name}', {}, true)", literal(value)));
-    let each = defaults.chain([pinned(true)]).chain(given);
-    format!("SELECT {}", each.collect::<Vec<_>>().join(", "))
 }

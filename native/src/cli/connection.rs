@@ -29,7 +29,11 @@ async fn current(database: &Database) -> Result<Client, Box<dyn Error>> {
     }
     let faults = migrate::table_faults(&client).await?;
     if !faults.is_empty() {
-        return Err(format!("the database's tables differ from this release's:\n  - {}", faults.join("\n  - ")).into());
+        return Err(format!(
+            "the database's tables differ from this release's:\n  - {}",
+            faults.join("\n  - ")
+        )
+        .into());
     }
     Ok(client)
 }
@@ -43,20 +47,11 @@ pub(super) async fn needs_sessions(database: &Database) -> Result<(), Box<dyn Er
     Ok(())
 }
 
-/// The database of a process that needs sessions, for LISTEN and leases.
+/// The database of a process: it needs sessions, for LISTEN, leases and its settings.
 pub(super) async fn of_sessions(settings: &Settings) -> Result<Database, Box<dyn Error>> {
     let database = settings.database()?;
     needs_sessions(&database).await?;
     Ok(database)
-}
-
-/// The database of a process that only serves requests, so that a pooler in transaction mode will do.
-pub(super) async fn of_requests(settings: &Settings) -> Result<Database, Box<dyn Error>> {
-    let database = settings.database_of_requests()?;
-    Ok(match database.shares_sessions().await? {
-        true => database.through_pooler().await?,
-        false => database,
-    })
 }
 
 /// Whether a process can start: the database is up to date, and has the meters of the services. The catalogue may
@@ -79,6 +74,12 @@ pub(super) async fn ready(settings: &Settings, database: &Database) -> Result<()
         tracing::warn!(
             change,
             "weir.toml differs from the database's catalogue; `weir migrate` applies it"
+        );
+    }
+    for change in catalogue::services::changes_to(&client, &settings.rules()).await? {
+        tracing::warn!(
+            change,
+            "the environment differs from the database's settings, which apply; `weir migrate` replaces them"
         );
     }
     Ok(())

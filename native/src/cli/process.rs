@@ -17,7 +17,7 @@ use weir::handler::watch_programs;
 use weir::telemetry::{logs, metrics, traces};
 use weir::work::{Role, Working, reconcile};
 
-use super::connection::{of_requests, of_sessions, ready};
+use super::connection::{of_sessions, ready};
 use super::output::CommandResult;
 use super::signals::StopSignals;
 
@@ -82,10 +82,7 @@ impl Process {
         let metrics = metrics::start(&settings)?;
         let export = settings.traces.as_ref().map(traces::start).transpose()?;
         let reached = async {
-            let database = match self.role {
-                Some(_) => of_sessions(&settings).await?,
-                None => of_requests(&settings).await?,
-            };
+            let database = of_sessions(&settings).await?;
             ready(&settings, &database).await?;
             Ok::<_, Box<dyn Error>>(database)
         };
@@ -160,11 +157,7 @@ impl Process {
         {
             tracing::warn!(%error, "handler programs will outlive this process if it is killed");
         }
-        let database = match self.role {
-            Some(_) => settings.database()?,
-            None => settings.database_of_requests()?,
-        };
-        if let Some(warning) = database.warning() {
+        if let Some(warning) = settings.database()?.warning() {
             tracing::warn!("{warning}");
         }
         Ok(())

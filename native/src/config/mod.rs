@@ -62,8 +62,6 @@ pub enum AccessLog {
 pub struct Settings {
     /// `DATABASE_DIRECT_URL`, or else `DATABASE_URL`.
     pub database_url: SecretString,
-    /// `DATABASE_URL`, for processes that only serve requests.
-    pub requests_url: SecretString,
     /// `WEIR_SCHEMA` and `RIVER_SCHEMA`: the schemas of the tables.
     pub schemas: Schemas,
     /// `RIVER_LEADER`: whether schedulers may be elected River's leader.
@@ -211,7 +209,7 @@ impl Settings {
                 _ => None,
             },
         );
-        let [database_url, requests_url] = database_urls(reader);
+        let database_url = direct_url(reader);
         let schemas = schemas::read(reader);
         let leads_river = reader.flag("RIVER_LEADER", true);
         let jwt_secret = reader.secret("JWT_SECRET");
@@ -270,7 +268,6 @@ impl Settings {
         let defined = services_file::read(reader, services, environment == Environment::Development);
         Self {
             database_url,
-            requests_url,
             schemas,
             leads_river,
             application_name: "weir",
@@ -334,20 +331,7 @@ impl Settings {
     ///
     /// When the URL does not parse.
     pub fn database(&self) -> Result<Database, DatabaseError> {
-        self.database_at(&self.database_url)
-    }
-
-    /// As [`Self::database`], for a process that only serves requests. It may share its sessions with other programs.
-    ///
-    /// # Errors
-    ///
-    /// When the URL does not parse.
-    pub fn database_of_requests(&self) -> Result<Database, DatabaseError> {
-        self.database_at(&self.requests_url)
-    }
-
-    fn database_at(&self, url: &SecretString) -> Result<Database, DatabaseError> {
-        let database = Database::named(url.expose_secret(), self.application_name)?;
+        let database = Database::named(self.database_url.expose_secret(), self.application_name)?;
         Ok(database.in_schemas(self.schemas.clone()))
     }
 
@@ -379,21 +363,12 @@ impl Settings {
     }
 }
 
-/// The database's URL for sessions, which bypasses a pooler in transaction mode, and the one for requests.
-fn database_urls(reader: &mut Reader<'_>) -> [SecretString; 2] {
-    let direct = reader.text("DATABASE_DIRECT_URL");
+/// `DATABASE_DIRECT_URL`, or else `DATABASE_URL`, which may lead to a pooler for other programs.
+fn direct_url(reader: &mut Reader<'_>) -> SecretString {
     let through = reader.text("DATABASE_URL");
-    match (direct, through) {
-        (Some(direct), Some(through)) => [("DATABASE_DIRECT_URL", direct), ("DATABASE_URL", through)]
-            .map(|(name, text)| database_url(reader, name, Some(text))),
-        (Some(direct), None) => {
-            let url = database_url(reader, "DATABASE_DIRECT_URL", Some(direct));
-            [url.clone(), url]
-        }
-        (None, through) => {
-            let url = database_url(reader, "DATABASE_URL", through);
-            [url.clone(), url]
-        }
+    match reader.text("DATABASE_DIRECT_URL") {
+        Some(direct) => database_url(reader, "DATABASE_DIRECT_URL", Some(direct)),
+        None => database_url(reader, "DATABASE_URL", through),
     }
 }
 

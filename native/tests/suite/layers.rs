@@ -100,7 +100,6 @@ const LEDGER: &[&str] = &[
     "database::tls",
     "database::parameters",
     "database::prepared",
-    "database::pooled",
     "database::relay",
     "database::schemas",
     "database::settings",

@@ -1,5 +1,5 @@
-//! Poolers. In session mode, everything works. In transaction mode, `weir serve` and callers of the SQL functions work,
-//! and the other processes refuse to start.
+//! Poolers. In session mode, everything works. In transaction mode, callers of the SQL functions work, and Weir's
+//! processes refuse to start.
 
 use std::collections::BTreeSet;
 
@@ -8,19 +8,12 @@ use crate::common::process;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use serde_json::Value;
-use tokio::net::{TcpSocket, TcpStream};
 use tokio_postgres::SimpleQueryMessage;
-use uuid::Uuid;
 
 use crate::common::process::{KilledOnDrop, Process, free_port};
 use crate::common::skip::skip;
 use crate::common::{GO_TESTS, Weir, Who};
-
-/// The number of sessions of a pool in transaction mode.
-const SESSIONS: usize = 3;
 
 /// PgBouncer's settings for the modes. In transaction mode, a pool usually has fewer sessions than clients.
 const SESSION: &str = "pool_mode = session\ndefault_pool_size = 100";
@@ -159,7 +152,14 @@ async fn processes_with_sessions_refuse_a_pooler_in_transaction_mode() {
     for other in others.into_iter().flatten() {
         other.simple_query("SELECT 1").await.unwrap();
     }
-    for arguments in [&["migrate"][..], &["up"], &["work"], &["schedule"], &["status"]] {
+    for arguments in [
+        &["migrate"][..],
+        &["up"],
+        &["serve"],
+        &["work"],
+        &["schedule"],
+        &["status"],
+    ] {
         let refused = process::command(&weir, arguments)
             .env("DATABASE_URL", &url)
             .output()
@@ -208,64 +208,6 @@ async fn a_pooler_that_uses_its_sessions_in_turns_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn settings_of_other_programs_do_not_affect_plans() {
-    let weir = Weir::new().await;
-    let Some(pooler) = PgBouncer::start(&weir, TRANSACTION).await else {
-        return weir.end().await;
-    };
-    let direct = weir_ledger::database::Database::at(weir.url()).unwrap();
-    let pooled = weir_ledger::database::Database::at(&pooler.url(&weir)).unwrap();
-    let other = OtherProgram::connect(&pooler.url(&weir), SESSIONS).await;
-    other.in_each_session(&left_behind()).await;
-    let pooled = pooled.through_pooler().await.unwrap();
-    let names = POOR_PLANS.map(|(name, _)| name);
-    let settings =
-        "SELECT name || ' = ' || setting FROM pg_catalog.pg_settings WHERE name = ANY ($1) ORDER BY name";
-    let texts =
-        |rows: Vec<tokio_postgres::Row>| -> Vec<String> { rows.iter().map(|row| row.get(0)).collect() };
-    for _ in 0..SESSIONS {
-        let expected = direct.pool(1).query(settings, &[&&names[..]]).await.unwrap();
-        let actual = pooled.pool(1).query(settings, &[&&names[..]]).await.unwrap();
-        assert_eq!(texts(actual), texts(expected));
-    }
-    drop((other, pooled, pooler));
-    weir.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_second_pooler_is_used_while_the_first_does_not_answer() {
-    let weir = Weir::new().await;
-    let Some(pooler) = PgBouncer::start(&weir, TRANSACTION).await else {
-        return weir.end().await;
-    };
-    // Its queue of connections is full, so the system ignores further ones.
-    let silent = TcpSocket::new_v4().unwrap();
-    silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let silent = silent.listen(0).unwrap();
-    let address = silent.local_addr().unwrap();
-    let _queued = TcpStream::connect(address).await.unwrap();
-    let url = format!(
-        "postgres://pooled@{address},127.0.0.1:{}/{}",
-        pooler.port,
-        weir.name()
-    );
-    let pooled = weir_ledger::database::Database::at(&url).unwrap();
-    let pooled = pooled.through_pooler().await.unwrap();
-    let (pool, rivers) = (pooled.pool(1), pooled.river_pool(1).unwrap());
-    let (one, pool, river) = tokio::join!(
-        pooled.connect(),
-        pool.query("SELECT 1", &[]),
-        sqlx::query_scalar::<_, i32>("SELECT 1").fetch_one(&rivers),
-    );
-    assert!(one.is_ok(), "{:?}", one.err());
-    assert!(pool.is_ok(), "the pool: {:?}", pool.err());
-    assert!(river.is_ok(), "River's pool: {:?}", river.err());
-    rivers.close().await;
-    drop((one, pooled, pooler));
-    weir.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_saturated_pooler_ends_the_start_with_a_message() {
     let weir = Weir::new().await;
     for (mode, wait) in [("transaction", 60), ("session", 60), ("transaction", 1)] {
@@ -293,129 +235,33 @@ async fn a_saturated_pooler_ends_the_start_with_a_message() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_to_cancel_reach_the_server_through_a_pooler() {
-    let weir = Weir::new().await;
-    let Some(pooler) = PgBouncer::start(&weir, TRANSACTION).await else {
-        return weir.end().await;
-    };
-    let pooled = weir_ledger::database::Database::at(&pooler.url(&weir)).unwrap();
-    let pooled = pooled.through_pooler().await.unwrap();
-    let admin = weir.admin().await;
-    // If the sender leaves early, PgBouncer drops some requests, but not all.
-    for _ in 0..5 {
-        let client = pooled.connect().await.unwrap();
-        let cancel = client.cancel_token();
-        let slow = tokio::spawn(async move { client.query("SELECT pg_sleep(60)", &[]).await });
-        weir.until("the statement to run", async || {
-            // It is also active while it is prepared, and then a request to cancel has no effect.
-            let running = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' \
-                           AND query = 'SELECT pg_sleep(60)' AND datname = $1";
-            let found = admin.query_opt(running, &[&weir.name()]).await.unwrap();
-            found.map(drop)
-        })
-        .await;
-        cancel.cancel_query(tokio_postgres::NoTls).await.unwrap();
-        let error = slow.await.unwrap().expect_err("the statement ran to its end");
-        let message = error.as_db_error().unwrap().message();
-        assert_eq!(message, "canceling statement due to user request");
-    }
-    drop((pooled, pooler));
-    weir.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn answers_to_early_requests_do_not_reach_other_clients() {
-    let weir = Weir::new().await;
-    let Some(pooler) = PgBouncer::start(&weir, TRANSACTION).await else {
-        return weir.end().await;
-    };
-    let url = pooler.url(&weir);
-    let pooled = weir_ledger::database::Database::at(&url).unwrap();
-    let pooled = pooled.through_pooler().await.unwrap();
-    let others = OtherProgram::connect(&url, 4).await;
-    let ours = futures_util::future::join_all((0..4).map(|_| pooled.connect())).await;
-    // PgBouncer reads 4096 bytes at once, so a part of a request often arrives alone.
-    let padded = format!("SELECT $1::int4 + 1 /* {} */", "x".repeat(900));
-    let ours = ours.into_iter().map(async |client| {
-        let client = client.unwrap();
-        for n in 0..100 {
-            // The driver sends all of them before the first answer.
-            let requests = (n..n + 5).map(|n| {
-                let (client, padded) = (&client, &padded);
-                async move { client.query_one(padded, &[&n]).await.unwrap().get::<_, i32>(0) }
-            });
-            let answers = futures_util::future::join_all(requests).await;
-            assert_eq!(answers, (n + 1..n + 6).collect::<Vec<_>>());
-        }
-    });
-    let others = others.0.iter().enumerate().map(async |(client, other)| {
-        for n in 0..500 {
-            let messages = other
-                .simple_query(&format!("SELECT '{client} {n}'"))
-                .await
-                .unwrap();
-            let is_answer = |message: &SimpleQueryMessage| match message {
-                SimpleQueryMessage::Row(row) => row.get(0) == Some(format!("{client} {n}").as_str()),
-                _ => false,
-            };
-            assert!(messages.iter().any(is_answer), "{client} {n}: {messages:?}");
-        }
-    });
-    let all = async {
-        tokio::join!(
-            futures_util::future::join_all(ours),
-            futures_util::future::join_all(others)
-        )
-    };
-    tokio::time::timeout(Duration::from_secs(60), all).await.unwrap();
-    drop((pooled, pooler));
-    weir.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn pgoptions_do_not_affect_transactions_through_a_pooler() {
-    let weir = Weir::new().await;
-    // Otherwise PgBouncer refuses connections with options, or this one.
-    let mode = format!("{TRANSACTION}\nignore_startup_parameters = options");
-    let Some(pooler) = PgBouncer::start(&weir, &mode).await else {
-        return weir.end().await;
-    };
-    let url = pooler.url(&weir);
-    let options = "-c geqo=off -c search_path=strange -c default_transaction_isolation=serializable";
-    let urls = [("DATABASE_URL", url.as_str()), ("PGOPTIONS", options)];
-    let serve = Process::start(&weir, &["serve"], &urls);
-    serve.ready().await;
-    let user = weir.user("free").await;
-    let body = common::files(&[("a_test.go", GO_TESTS)]).to_string();
-    let reply = serve
-        .call("POST", "/api/jobs/analysis", Who::User(user), "request-1", &body)
-        .await;
-    assert_eq!(reply.status, 202, "{}", reply.text);
-    let submitted: Value = serde_json::from_str(&reply.text).unwrap();
-    // River's client cancels it.
-    let path = format!("/api/jobs/{}", submitted["job"]["id"]);
-    let reply = serve
-        .call("DELETE", &path, Who::User(user), "request-2", "")
-        .await;
-    assert!(
-        reply.text.contains("cancelled"),
-        "{}; {:#?}",
-        reply.text,
-        serve.log()
-    );
-    assert_eq!(serve.stop().await, Some(0));
-    drop(pooler);
-    weir.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn callers_of_the_functions_work_through_a_pooler_in_transaction_mode() {
     let weir = Weir::new().await;
     let Some(pooler) = PgBouncer::start(&weir, TRANSACTION).await else {
         return weir.end().await;
     };
     let url = pooler.url(&weir);
-    callers_of_the_functions(&url, 6, "", None).join_all().await;
+    let mut callers = tokio::task::JoinSet::new();
+    for caller in 0..6 {
+        let url = url.clone();
+        callers.spawn(async move {
+            let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
+                .await
+                .unwrap();
+            tokio::spawn(connection);
+            for n in 0..10 {
+                let user = caller % 2;
+                for call in [
+                    format!("SELECT outcome FROM weir_submit('user-{user}', 'analysis', '{{\"n\": {n}}}')"),
+                    "SELECT weir_complete(job_id, attempt, '{}', 1) FROM weir_claim('analysis_default', 'x')"
+                        .to_owned(),
+                ] {
+                    client.simple_query(&call).await.unwrap();
+                }
+            }
+        });
+    }
+    callers.join_all().await;
     // No session keeps the settings of a function.
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
         .await
@@ -439,51 +285,6 @@ async fn callers_of_the_functions_work_through_a_pooler_in_transaction_mode() {
         weir.complaints().await
     );
     weir.abandon().await;
-}
-
-/// Settings and tables that another program leaves behind in its sessions.
-const LEFT_BEHIND: &str = "
-    CREATE TEMP TABLE holders (id int);
-    CREATE TEMP TABLE river_job (id int);
-    SET search_path = strange;
-    SET default_transaction_isolation = serializable;
-    SET default_transaction_deferrable = on;
-    SET row_security = on;
-    SET statement_timeout = '300ms';
-    SET lock_timeout = '1ms';
-    SET idle_in_transaction_session_timeout = '300ms';
-    SET synchronous_commit = off;
-    SET standard_conforming_strings = off;
-    SET DateStyle = German;
-    SET IntervalStyle = sql_standard;
-    SET TimeZone = 'Asia/Kathmandu';
-    SET bytea_output = escape;
-    SET weir.counters = kept;
-    SET weir.schema = strange;
-    SET ROLE pg_read_all_data";
-
-/// Settings that make the planner choose poor plans, which another program also leaves behind.
-const POOR_PLANS: [(&str, &str); 15] = [
-    ("enable_seqscan", "off"),
-    ("enable_indexscan", "off"),
-    ("enable_indexonlyscan", "off"),
-    ("enable_bitmapscan", "off"),
-    ("enable_tidscan", "off"),
-    ("enable_nestloop", "off"),
-    ("enable_hashjoin", "off"),
-    ("enable_hashagg", "off"),
-    ("enable_incremental_sort", "off"),
-    ("enable_material", "off"),
-    ("geqo_threshold", "2"),
-    ("join_collapse_limit", "1"),
-    ("from_collapse_limit", "1"),
-    ("random_page_cost", "1000"),
-    ("work_mem", "64"),
-];
-
-fn left_behind() -> String {
-    let plans = POOR_PLANS.map(|(name, value)| format!("SET {name} = {value}; "));
-    format!("{}{LEFT_BEHIND}", plans.concat())
 }
 
 /// Another program's connections, one for each session of the pool.
@@ -531,160 +332,4 @@ impl OtherProgram {
         assert_eq!(sessions.len(), self.0.len(), "as many sessions as the pool has");
         seen
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_api_works_through_a_pooler_in_transaction_mode() {
-    serves_through_a_pooler(Weir::new().await, "public").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_api_works_through_a_pooler_in_transaction_mode_in_separate_schemas() {
-    let own = [("WEIR_SCHEMA", "weir"), ("RIVER_SCHEMA", "river")];
-    serves_through_a_pooler(Weir::with(&own).await, "weir").await;
-}
-
-async fn serves_through_a_pooler(weir: Weir, schema: &str) {
-    let Some(pooler) = PgBouncer::start(&weir, TRANSACTION).await else {
-        return weir.end().await;
-    };
-    let url = pooler.url(&weir);
-    let other = OtherProgram::connect(&url, SESSIONS).await;
-    // PgBouncer leaves the name of the last client that had one.
-    let settings = "SELECT 'transaction_isolation', current_setting('transaction_isolation'); \
-                    SELECT name, setting FROM pg_catalog.pg_settings WHERE source = 'session' \
-                        AND name <> ALL ('{application_name,transaction_isolation}'); \
-                    SELECT 'weir.counters', current_setting('weir.counters', true)";
-    other.in_each_session(&left_behind()).await;
-    let before = other.in_each_session(settings).await;
-
-    // It needs no direct connection.
-    let direct = format!("postgres://nobody@127.0.0.1:{}/none", free_port());
-    let urls = [("DATABASE_URL", url.as_str()), ("DATABASE_DIRECT_URL", &direct)];
-    let serve = Process::start(&weir, &["serve"], &urls);
-    serve.ready().await;
-    let user = weir.user("free").await;
-    weir.use_up(user, "analysis", 10).await;
-    let body = common::files(&[("a_test.go", GO_TESTS)]).to_string();
-    let submissions = (0..50).map(|n| {
-        let (serve, body) = (&serve, &body);
-        async move {
-            let id = format!("request-{n}");
-            serve
-                .call("POST", "/api/jobs/analysis", Who::User(user), &id, body)
-                .await
-        }
-    });
-    // Callers of the SQL functions share the sessions, and work the jobs.
-    let begin = format!(
-        "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 0; SET LOCAL statement_timeout = 0; \
-         SET LOCAL role = none; SET LOCAL search_path = {schema}, public"
-    );
-    let callers = callers_of_the_functions(&url, 4, &format!("{schema}."), Some(begin));
-    let replies = futures_util::future::join_all(submissions).await;
-    let count = |status| replies.iter().filter(|reply| reply.status == status).count();
-    let texts: Vec<_> = replies.iter().map(|reply| &reply.text).collect();
-    assert_eq!((count(202), count(429)), (40, 10), "{texts:#?}");
-    callers.join_all().await;
-
-    use_the_api(&serve, user, &body).await;
-    let is_fault = |line: &Value| line["level"] != "INFO" && line["target"] != "access_log";
-    let faults: Vec<_> = serve.log().into_iter().filter(is_fault).collect();
-    assert!(faults.is_empty(), "{faults:#?}");
-
-    let after = other.in_each_session(settings).await;
-    // PgBouncer closes a session if its client leaves in a transaction.
-    let is_in =
-        |all: &BTreeSet<(String, String)>, session: &String| all.iter().any(|(one, _)| one == session);
-    let changed: Vec<_> = before
-        .symmetric_difference(&after)
-        .filter(|(session, _)| is_in(&before, session) && is_in(&after, session))
-        .collect();
-    assert!(changed.is_empty(), "{changed:#?}");
-    assert!(before.intersection(&after).count() > 0, "a session remains");
-    assert_eq!(serve.stop().await, Some(0));
-    drop((other, pooler));
-    // I2 and I6: slots and counters match the rows.
-    assert!(
-        weir.complaints().await.is_empty(),
-        "{:#?}",
-        weir.complaints().await
-    );
-    weir.abandon().await;
-}
-
-/// Callers that submit jobs, claim any job and complete it. Each call may be a transaction that begins with `begin`.
-fn callers_of_the_functions(
-    url: &str,
-    count: usize,
-    schema: &str,
-    begin: Option<String>,
-) -> tokio::task::JoinSet<()> {
-    let mut callers = tokio::task::JoinSet::new();
-    for caller in 0..count {
-        let (url, schema, begin) = (url.to_owned(), schema.to_owned(), begin.clone());
-        callers.spawn(async move {
-            let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
-                .await
-                .unwrap();
-            tokio::spawn(connection);
-            for n in 0..10 {
-                for call in [
-                    format!(
-                        "SELECT outcome FROM {schema}weir_submit('user-{}', 'analysis', '{{\"n\": {n}}}')",
-                        caller % 2
-                    ),
-                    format!(
-                        "SELECT {schema}weir_complete(job_id, attempt, '{{}}', 1) \
-                         FROM {schema}weir_claim('analysis_default', 'x')"
-                    ),
-                ] {
-                    let call = match &begin {
-                        Some(begin) => format!("{begin}; {call}; COMMIT"),
-                        None => call,
-                    };
-                    client.simple_query(&call).await.unwrap();
-                }
-            }
-        });
-    }
-    callers
-}
-
-/// Reads, a batch, cancellations and metrics.
-async fn use_the_api(serve: &Process, user: Uuid, body: &str) {
-    let call = async |method, path: &str, body: &str| {
-        let id = format!("{method} {path}").replace(['/', ' ', '?'], "-");
-        let reply = serve.call(method, path, Who::User(user), &id, body).await;
-        assert!(
-            (200..300).contains(&reply.status),
-            "{method} {path}: {}; {:#?}",
-            reply.text,
-            serve.log()
-        );
-        serde_json::from_str::<Value>(&reply.text).unwrap()
-    };
-    let usage = call("GET", "/api/usage", "").await;
-    let quota = &usage["analysis"];
-    assert_eq!(
-        quota["used"].as_i64().unwrap() + quota["reserved"].as_i64().unwrap(),
-        50,
-        "{usage}"
-    );
-    let jobs = call("GET", "/api/jobs?limit=100", "").await;
-    let waiting = jobs
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|job| job["status"] == "queued");
-    let waiting: Vec<_> = waiting.map(|job| job["id"].as_i64().unwrap()).collect();
-    for id in waiting.iter().take(3) {
-        let job = call("DELETE", &format!("/api/jobs/{id}"), "").await;
-        assert_eq!(job["status"], "cancelled", "{job}");
-    }
-    let batch = format!("[{body}, {body}]");
-    let batch = call("POST", "/api/jobs/analysis/batch", &batch).await;
-    assert_eq!(batch["jobs"].as_array().unwrap().len(), 2, "{batch}");
-    call("GET", "/api/lanes", "").await;
-    assert_eq!(serve.scrape().await.value("weir_database_up", &[]), Some(1.0));
 }
