@@ -7,8 +7,8 @@ CREATE TABLE plan_changes (
     applied boolean NOT NULL,
     reason text,
     subscription text,
-    anchor timestamptz,
     recorded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    anchor timestamptz,
     PRIMARY KEY (event_id),
     CONSTRAINT plan_changes_anchor_exists CHECK (isfinite(anchor)),
     CONSTRAINT plan_changes_check CHECK (applied = (reason IS NULL)),
@@ -35,9 +35,9 @@ COMMENT ON COLUMN plan_changes.reason IS
     'Why it was not applied: older than another event, or the end of a superseded subscription.';
 COMMENT ON COLUMN plan_changes.subscription IS
     'The provider''s id of the subscription, if the event named one.';
-COMMENT ON COLUMN plan_changes.anchor IS
-    'The anchor of the billing periods that the event asked for, if it named a paid period.';
 COMMENT ON COLUMN plan_changes.recorded_at IS
     'When the change was written.';
+COMMENT ON COLUMN plan_changes.anchor IS
+    'The anchor of the billing periods that the event asked for, if it named a paid period.';
 
 CREATE INDEX plan_changes_of_user ON plan_changes (user_id, occurred_at DESC);
