@@ -12,11 +12,6 @@ import { withHandler } from "./own.mjs";
 // The first ten frames belong to the panic itself.
 Error.stackTraceLimit = 100;
 
-// Rust's futures resume by microtask, about ten times per request. The runtime's queueMicrotask takes 2.4 µs. The
-// callback of a resolved promise takes 0.1 µs.
-const resolved = Promise.resolve();
-globalThis.queueMicrotask = (task) => void resolved.then(task);
-
 // BATCH_DELAY_MS of policy/src/write_budget.rs.
 const batchDelay = 250;
 
@@ -67,7 +62,8 @@ export class AddressCounter extends DurableObject {
   }
 }
 
-// After a panic, Rust's memory is gone, and with it every request that was running in this isolate. See panics.rs.
+// After a panic, Rust's memory is gone, and with it every request that was running in this isolate. See panics.rs and
+// tasks.mjs.
 const running = new Set();
 globalThis.weirPanics = {
   failRequests(message) {
@@ -75,12 +71,6 @@ globalThis.weirPanics = {
     running.clear();
   },
 };
-
-// A trap that is not a panic, such as a stack overflow, calls no panic hook. In a future, only this handler notices it.
-addEventListener("unhandledrejection", ({ reason }) => {
-  if (reason instanceof WebAssembly.RuntimeError || reason instanceof RangeError)
-    globalThis.weirPanics.failRequests(`trap: ${reason.message}`);
-});
 
 const internalError = JSON.stringify({
   type: "about:blank",

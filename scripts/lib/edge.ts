@@ -113,6 +113,7 @@ async function bundleGlue(folder: string): Promise<void> {
     entryPoints: [index],
     outfile: index,
     allowOverwrite: true,
+    inject: [join(root, "src", "tasks.mjs")],
     external: ["./index_bg.wasm", "cloudflare:*"],
   });
   for (const { path, contents } of outputFiles) await writeFile(path, contents);

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { after, test } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
 import { freshSecrets, tokenFor } from "../harness/identity.ts";
+import { until } from "../harness/until.ts";
 import { startOrigin } from "./origin.ts";
 import { buildPackage, checkTypes, from, startProject } from "./package.ts";
 
@@ -50,6 +51,49 @@ test("errors of the handler get 500, and the log has their messages", async () =
     const { event, detail: logged } = JSON.parse(line) as { event: string; detail: string };
     assert.deepEqual([event, logged], ["handler_failed", detail]);
   }
+});
+
+test("an unhandled error of the Worker's own code does not affect other requests", async () => {
+  const worker = await startProject(
+    { after },
+    edge,
+    "unhandled",
+    `import { AddressCounter, createWeir } from "weir-edge";
+    export { AddressCounter };
+    const weir = createWeir({ anonLimit: 100 });
+    let waiting = 0;
+    let released = false;
+    const pause = () => new Promise((resolve) => setTimeout(resolve, 20));
+    const paths: Record<string, () => unknown> = {
+      "/slow": async () => {
+        waiting++;
+        while (!released) await pause();
+      },
+      "/waiting": () => waiting,
+      "/range": () => void (async () => {
+        await null;
+        new Date(NaN).toISOString();
+      })(),
+      "/trap": () => void (async () => {
+        await null;
+        throw new WebAssembly.RuntimeError("of another module");
+      })(),
+      "/release": () => (released = true),
+    };
+    export default {
+      fetch: (request: Request, env: object, ctx: unknown) =>
+        weir.handle(request, env, ctx, async (request) =>
+          new Response(String(await paths[new URL(request.url).pathname]!()))),
+    };`,
+  );
+  const ask = (path: string): Promise<Response> => fetch(worker.url + path, from("203.0.113.1"));
+  const slow = [ask("/slow"), ask("/slow"), ask("/slow")];
+  await until("the slow requests to wait", async () => (await (await ask("/waiting")).text()) === "3");
+  for (const path of ["/range", "/trap", "/release"]) assert.equal((await ask(path)).status, 200, path);
+  assert.deepEqual(
+    (await Promise.all(slow)).map((answer) => answer.status),
+    [200, 200, 200],
+  );
 });
 
 const hono = (app: string) => `import { Hono } from "hono";
