@@ -270,6 +270,9 @@ async fn exact(
     let known = ADDRESSES.with_borrow(|cache| cache.known_usage(limits.remembered(0, key), now));
     match ask_counter(context, request, limits.group, key, known.filter(|_| is_only)).await {
         Ok(decided) => {
+            if decided.full {
+                context.report(Event::CounterFull, "new addresses share counts; raise COUNTER_SHARDS");
+            }
             let Some(named) = limits.named(decided.index) else {
                 return RateLimitDecision::Unavailable;
             };
@@ -300,7 +303,7 @@ fn cached_denial(limits: &Exact<'_>, index: usize, key: AddressKey, now: u64) ->
 }
 
 fn remember(exact: &Exact<'_>, key: AddressKey, decided: &SetResult, limits: &Limits, now: u64) {
-    let SetResult { index, scoped } = decided;
+    let SetResult { index, scoped, .. } = decided;
     let limit = limits.policy(scoped.scope).limit;
     let (cache, key) = match (scoped.scope, key.prefix()) {
         (Scope::Prefix, Some(prefix)) => (&PREFIXES, prefix),

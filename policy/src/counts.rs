@@ -64,6 +64,8 @@ impl RequestOutcome {
 pub enum Event {
     /// The counting object did not answer, so the native limiter decided.
     CounterUnavailable,
+    /// The counting object has no room for more addresses. New ones share counts, so they may be denied early.
+    CounterFull,
     /// The native limiter did not answer either.
     LimiterUnavailable,
     /// A request that would have been denied, but the edge runs in shadow mode.

@@ -23,7 +23,12 @@ pub struct SetResult {
     pub index: usize,
     /// Its result.
     pub scoped: ScopedResult,
+    /// Whether the counters are full. The addresses that they have no room for share counts.
+    pub full: bool,
 }
+
+/// The bit of a packed result that is set if the counters are full: above the bits of the index.
+const FULL_BIT: u64 = 1 << 51;
 
 /// The factor of the limit's index in a packed result: above the bits of [`ScopedResult::pack`].
 const INDEX_FACTOR: u64 = 1 << 49;
@@ -31,11 +36,14 @@ const INDEX_FACTOR: u64 = 1 << 49;
 impl SetResult {
     /// The result as one number that a double represents exactly; see [`ScopedResult::pack`].
     pub fn pack(&self) -> f64 {
-        self.scoped.pack() + (self.index.min(MAX_LIMITS - 1) as u64 * INDEX_FACTOR) as f64
+        let full = u64::from(self.full) * FULL_BIT;
+        self.scoped.pack() + (self.index.min(MAX_LIMITS - 1) as u64 * INDEX_FACTOR + full) as f64
     }
 
     /// Decodes a number that [`SetResult::pack`] returned. Returns `None` for any other number.
     pub fn unpack(packed: f64) -> Option<Self> {
+        let full = packed >= FULL_BIT as f64;
+        let packed = if full { packed - FULL_BIT as f64 } else { packed };
         let index = (packed / INDEX_FACTOR as f64).floor();
         if !(0.0..MAX_LIMITS as f64).contains(&index) {
             return None;
@@ -44,6 +52,7 @@ impl SetResult {
         Some(Self {
             index: index as usize,
             scoped,
+            full,
         })
     }
 }
@@ -59,7 +68,8 @@ impl LimitSet {
     /// Counts one request of `key` at `now_ms` (milliseconds since the Unix epoch) if it is within all limits. `known`
     /// is the usage that the caller remembers, if there is only one limit. Returns `None` without any limit.
     pub fn take(&mut self, key: AddressKey, known: Option<KnownUsage>, now_ms: u64) -> Option<SetResult> {
-        let at = |(index, scoped)| SetResult { index, scoped };
+        let full = self.is_full();
+        let at = |(index, scoped)| SetResult { index, scoped, full };
         if let [(_, only)] = &mut self.0[..] {
             return Some(at((0, only.take(key, known, now_ms))));
         }
@@ -82,6 +92,7 @@ impl LimitSet {
     /// Counts `cost` requests of `key` if all of them are within all limits, and none of them otherwise. The key has no
     /// prefix. Returns `None` without any limit.
     pub fn take_many(&mut self, key: AddressKey, cost: u32, now_ms: u64) -> Option<SetResult> {
+        let full = self.is_full();
         let seen = self.0.iter_mut().enumerate().map(|(index, (limits, counters))| {
             let mut scoped = counters.peek(key, now_ms);
             let limit = limits.policy(scoped.scope).limit;
@@ -91,7 +102,7 @@ impl LimitSet {
                 scoped.result.used = used;
                 scoped.result.admitted = false;
             }
-            SetResult { index, scoped }
+            SetResult { index, scoped, full }
         });
         let denial = seen
             .filter(|seen| !seen.scoped.result.admitted)
@@ -105,6 +116,11 @@ impl LimitSet {
     /// Removes the windows that have ended.
     pub fn prune(&mut self, now_ms: u64) {
         self.0.iter_mut().for_each(|(_, counters)| counters.prune(now_ms));
+    }
+
+    /// Whether new addresses have no room for separate counts.
+    fn is_full(&self) -> bool {
+        self.0.iter().any(|(_, counters)| counters.is_full())
     }
 
     /// The number of addresses with counts.

@@ -192,6 +192,11 @@ impl PrefixCounters {
         self.prefixes.prune(now_ms);
     }
 
+    /// Whether new addresses or prefixes have no room for separate counts.
+    pub fn is_full(&self) -> bool {
+        self.addresses.is_full() || self.prefixes.is_full()
+    }
+
     /// The number of addresses with counts.
     pub fn addresses(&self) -> usize {
         self.addresses.len()

@@ -292,6 +292,11 @@ impl Counters {
             .unwrap_or(0);
     }
 
+    /// Whether new addresses have no room for separate counts.
+    pub(crate) fn is_full(&self) -> bool {
+        self.windows.len() >= self.capacity
+    }
+
     /// The number of counts.
     pub(crate) fn len(&self) -> usize {
         self.windows.len() + self.shared.len()

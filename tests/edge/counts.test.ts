@@ -123,6 +123,14 @@ test("an unavailable origin and the fallback of the limiter are events", async (
   assert.deepEqual(total(origin.reports).events, { counter_unavailable: 11, shadow_denial: 2 });
 });
 
+test("a counting object without room for more addresses is an event", async () => {
+  const origin = await startOrigin({ after });
+  const edge = await start(origin, { ANON_ALGORITHM: "sliding", ANON_LIMIT: "1000" });
+  await Promise.all(Array.from({ length: 220 }, (_, n) => submit(edge, `203.0.113.${n}`)));
+  await until("the event", () => (total(origin.reports).events.counter_full ?? 0) > 0);
+  await edge.logged("counter_full");
+});
+
 test("counts are preserved across a panic, which is counted too", async () => {
   const origin = await startOrigin({ after });
   const edge = await start(origin, { DRILLS: "on" });
