@@ -4,7 +4,7 @@ import { setTimeout as wait } from "node:timers/promises";
 import { tokenFor } from "../harness/identity.ts";
 import { freePort } from "../harness/ports.ts";
 import { until } from "../harness/until.ts";
-import { type EdgeReport, type Origin, startOrigin } from "./origin.ts";
+import { type EdgeReport, type Origin, startOrigin, total } from "./origin.ts";
 import { costs, type Edge, startEdge, timeInTheMinute } from "./workerd.ts";
 
 const interval = 300;
@@ -15,17 +15,6 @@ const start = (origin: Origin, vars: Record<string, string> = {}): Promise<Edge>
   );
 const submit = (edge: Edge, address: string, headers: Record<string, string> = {}): Promise<Response> =>
   edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}", headers });
-
-/** The sum of all reports. A repeated report counts once. */
-function total(reports: EdgeReport[]): { requests: Record<string, number>; events: Record<string, number> } {
-  const sum = { requests: {} as Record<string, number>, events: {} as Record<string, number> };
-  for (const report of new Map(reports.map((report) => [report.id, report])).values()) {
-    for (const kind of ["requests", "events"] as const) {
-      for (const [name, count] of Object.entries(report[kind])) sum[kind][name] = (sum[kind][name] ?? 0) + count;
-    }
-  }
-  return sum;
-}
 
 test("the outcome of every request is reported to the origin", async () => {
   const origin = await startOrigin({ after });

@@ -38,6 +38,17 @@ export interface EdgeReport {
   events: Record<string, number>;
 }
 
+/** The sum of all reports. A repeated report counts once. */
+export function total(reports: EdgeReport[]): { requests: Record<string, number>; events: Record<string, number> } {
+  const sum = { requests: {} as Record<string, number>, events: {} as Record<string, number> };
+  for (const report of new Map(reports.map((report) => [report.id, report])).values()) {
+    for (const kind of ["requests", "events"] as const) {
+      for (const [name, count] of Object.entries(report[kind])) sum[kind][name] = (sum[kind][name] ?? 0) + count;
+    }
+  }
+  return sum;
+}
+
 export type Respond = (request: IncomingMessage, response: ServerResponse, origin: Origin) => unknown;
 
 /**
