@@ -47,15 +47,19 @@ pub(crate) struct CredentialHeaders<'a> {
 /// Checks the bearer token or, without one, the cookie. An invalid bearer token is refused, since clients send it on
 /// purpose. An invalid cookie is ignored, since browsers send it with every request. A token that only keys could verify
 /// that the edge does not have is neither.
+///
+/// `is_blocked` is whether the client has sent too many bad bearer tokens. Signatures of public keys take longer to check
+/// than anything else here, so they are then refused unseen, and the request is denied.
 pub(crate) async fn credentials(
     context: &RequestContext<'_>,
     headers: &CredentialHeaders<'_>,
     own_origin: &str,
+    is_blocked: impl Fn() -> bool,
 ) -> Credentials {
     if let Some(authorization) = headers.authorization.filter(|value| !value.trim().is_empty()) {
         return match bearer(authorization) {
             Some(token) if is_service_key(token) => Credentials::Refused(SERVICE_KEY),
-            Some(token) => match verify(context, token).await {
+            Some(token) => match verify(context, token, is_blocked).await {
                 Ok(Ok(user)) => Credentials::User(user),
                 Ok(Err(error)) => Credentials::Refused(error),
                 Err(reason) => Credentials::Unverifiable(reason),
@@ -77,7 +81,7 @@ pub(crate) async fn credentials(
     if cross_origin {
         return Credentials::Anonymous;
     }
-    match verify(context, token).await {
+    match verify(context, token, || false).await {
         Ok(Ok(user)) => Credentials::User(user),
         Ok(Err(_)) => Credentials::Anonymous,
         // A user who may have signed in must not be counted, or submit a job, as an anonymous client.
@@ -89,7 +93,11 @@ pub(crate) async fn credentials(
 ///
 /// # Errors
 /// When the token needs keys that the edge does not have.
-async fn verify(context: &RequestContext<'_>, token: &str) -> Result<Result<User, TokenError>, Unverifiable> {
+async fn verify(
+    context: &RequestContext<'_>,
+    token: &str,
+    is_blocked: impl Fn() -> bool,
+) -> Result<Result<User, TokenError>, Unverifiable> {
     let config = context.config;
     let now = clock::now_ms();
     let issuer = config.issuers.of(token);
@@ -102,6 +110,9 @@ async fn verify(context: &RequestContext<'_>, token: &str) -> Result<Result<User
     let (Err(TokenError::UnknownKey), Some(url)) = (&verified, &issuer.jwks_url) else {
         return Ok(verified);
     };
+    if is_blocked() {
+        return Ok(verified);
+    }
     let has_no_key =
         |verified: &_| matches!(verified, Err(TokenError::UnknownKey | TokenError::BadSignature));
     let known = jwks::key_set(context, url, false)

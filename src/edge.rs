@@ -331,7 +331,7 @@ async fn api(
     }
     let sender = Sender {
         address,
-        credentials: sent_credentials(context, api_request).await,
+        credentials: sent_credentials(context, api_request, address).await,
     };
     let admitted = match admit(context, request, api_request, &sender, &mut fields).await {
         Ok(admitted) => admitted,
@@ -351,9 +351,17 @@ fn contain(ranges: &Ranges, address: ClientAddress) -> bool {
     address.address.is_some_and(|address| ranges.contain(address))
 }
 
-async fn sent_credentials(context: &RequestContext<'_>, api_request: &ApiRequest<'_>) -> Credentials {
+async fn sent_credentials(
+    context: &RequestContext<'_>,
+    api_request: &ApiRequest<'_>,
+    address: ClientAddress,
+) -> Credentials {
     let own_origin = api_request.target.origin();
-    match credentials(context, &api_request.credentials, own_origin).await {
+    // A request that is not verified must be denied. Routes that pass the header leave unknown tokens to the origin.
+    let is_denied = !api_request.route.passes_authorization && context.config.mode == EnforcementMode::Enforce;
+    let key = address.key.within(context.config.ipv6_prefix);
+    let is_blocked = || is_denied && limiter::has_sent_bad_tokens(context, key);
+    match credentials(context, &api_request.credentials, own_origin, is_blocked).await {
         // The origin may know what it is. A token that a key of the edge's has verified is for the edge.
         Credentials::Refused(error)
             if api_request.route.passes_authorization && error != SERVICE_KEY && !error.is_about_time() =>

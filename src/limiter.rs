@@ -65,6 +65,22 @@ impl IsolateCount {
     }
 
     fn take(&self, edge: Option<u32>, limits: Limits, key: AddressKey) -> ScopedResult {
+        self.with(edge, limits, |counters| {
+            counters.take(key, None, clock::now_ms())
+        })
+    }
+
+    /// The result of [`Self::take`], without counting.
+    fn peek(&self, edge: Option<u32>, limits: Limits, key: AddressKey) -> ScopedResult {
+        self.with(edge, limits, |counters| counters.peek(key, clock::now_ms()))
+    }
+
+    fn with<R>(
+        &self,
+        edge: Option<u32>,
+        limits: Limits,
+        call: impl FnOnce(&mut PrefixCounters) -> R,
+    ) -> R {
         let mut counters = self.counters.borrow_mut();
         let counters = counters.entry(edge).or_insert_with(|| {
             let counters = PrefixCounters::with_capacity(limits, MAX_CACHED_ADDRESSES);
@@ -72,7 +88,7 @@ impl IsolateCount {
             panics::preserve(&of_edge(self.name, edge), &counters);
             counters
         });
-        counters.borrow_mut().take(key, None, clock::now_ms())
+        call(&mut counters.borrow_mut())
     }
 }
 
@@ -432,6 +448,13 @@ pub(crate) async fn bad_token(context: &RequestContext<'_>, key: AddressKey) -> 
     };
     let scoped = BAD_TOKENS.with(|bad| bad.take(context.config.edge, limits.limits, key));
     loose(context, limits, scoped, &format!("{BAD_TOKEN}:{key}")).await
+}
+
+/// Whether an address has sent so many invalid tokens to this isolate that [`bad_token`] denies the next one.
+pub(crate) fn has_sent_bad_tokens(context: &RequestContext<'_>, key: AddressKey) -> bool {
+    let limits = context.config.reads;
+    let scoped = BAD_TOKENS.with(|bad| bad.peek(context.config.edge, limits, key));
+    !scoped.result.admitted
 }
 
 async fn loose(

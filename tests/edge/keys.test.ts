@@ -51,6 +51,24 @@ test("an issuer's key set verifies every algorithm but ES512", async () => {
   assert.equal(await status(issuer.token("EdDSA", { aud: "other" })), 401);
 });
 
+test("an address that has sent too many bad tokens is denied without a check of its signatures", async () => {
+  const issuer = await newIssuer();
+  issuer.addKey("a", "RS256");
+  const edge = await startTrusting(issuer, { ANON_READ_LIMIT: 3 });
+  const send = (address: string, bearer: string): Promise<Response> =>
+    edge.from(address)("/api/usage", { headers: { authorization: `Bearer ${bearer}` } });
+  const [header, , signature] = issuer.token("a").split(".");
+  const bad = [header, issuer.token("a", { sub: "root" }).split(".")[1], signature].join(".");
+  for (let sent = 0; sent < 3; sent++) assert.equal((await send("203.0.113.1", bad)).status, 401);
+  const fresh = issuer.token("a", { sub: "another user" });
+  const denied = await send("203.0.113.1", fresh);
+  assert.equal(denied.status, 429, "its signature would be valid");
+  assert.match(denied.headers.get("ratelimit") ?? "", /^"bad-token";r=0;t=\d+$/);
+  assert.equal((await send("203.0.113.2", fresh)).status, 200);
+  const cheap = await tokenFor(origin.secrets.jwt, "anne", { iss: "https://id.test", aud: "weir" });
+  assert.equal((await send("203.0.113.1", cheap)).status, 200, "a token of the shared secret is verified");
+});
+
 test("a key set without a usable key is reported with what it has", async () => {
   const issuer = await newIssuer();
   issuer.addKey("a", "ES512");
