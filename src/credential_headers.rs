@@ -42,8 +42,8 @@ pub(crate) fn is_service_key(token: &str) -> bool {
         .is_some_and(|start| start.eq_ignore_ascii_case(SERVICE_KEY_PREFIX))
 }
 
-/// The token in a `Cookie` header. Two cookies of the name count as none: a sibling subdomain may have set one of them,
-/// and the header does not show which.
+/// The token in a `Cookie` header. Two cookies of the name with different values count as none, because a sibling
+/// subdomain may have set one of them.
 pub(crate) fn cookie<'a>(cookies: &'a str, name: &CookieName) -> Option<&'a str> {
     let mut tokens = cookies
         .split(';')
@@ -51,7 +51,7 @@ pub(crate) fn cookie<'a>(cookies: &'a str, name: &CookieName) -> Option<&'a str>
         .filter(|(other, _)| *other == name.0)
         .map(|(_, value)| value.trim().trim_matches('"'));
     let token = tokens.next()?;
-    (tokens.next().is_none() && !token.is_empty()).then_some(token)
+    (tokens.all(|other| other == token) && !token.is_empty()).then_some(token)
 }
 
 #[cfg(test)]
@@ -106,9 +106,11 @@ mod tests {
     }
 
     #[test]
-    fn duplicate_cookies_are_ignored() {
+    fn cookies_with_different_values_are_ignored() {
         let cookies = "auth_token=a; auth_token=b; __Host-token=c";
         assert_eq!(cookie(cookies, &name("auth_token")), None);
+        let equal = "auth_token=a; x=y; auth_token=\"a\"";
+        assert_eq!(cookie(equal, &name("auth_token")), Some("a"));
         assert_eq!(cookie(cookies, &name("__Host-token")), Some("c"));
     }
 

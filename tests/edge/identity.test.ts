@@ -206,12 +206,18 @@ test("HOLDER_CLAIM sets the account that a user acts for", async () => {
 
 test("a bad or expired cookie is ignored", async () => {
   const expired = await tokenFor(origin.secrets.jwt, user, { exp: Math.floor(Date.now() / 1000) - 61 });
-  for (const cookie of [`auth_token=${expired}`, "auth_token=nonsense", `auth_token=${token}; auth_token=${token}`]) {
+  const other = await tokenFor(origin.secrets.jwt, randomUUID());
+  for (const cookie of [`auth_token=${expired}`, "auth_token=nonsense", `auth_token=${token}; auth_token=${other}`]) {
     const answer = await submit("203.0.113.13", { cookie });
     assert.equal(answer.status, 200);
     assert.equal(origin.last().claims.sub, undefined);
   }
   assert.match((await submit("203.0.113.13")).headers.get("ratelimit") ?? "", /^"anon";r=6;t=(60|5\d)$/);
+});
+
+test("two equal cookies count as one", async () => {
+  await submit("203.0.113.15", { cookie: `auth_token=${token}; auth_token=${token}` });
+  assert.equal(origin.last().claims.sub, user);
 });
 
 test("another site's page cannot use its visitor's cookie", async () => {
