@@ -213,9 +213,9 @@ impl CorsFields {
         }
     }
 
-    /// The request headers that a preflight allows. `requested` are those that a page of a listed origin asks for.
+    /// The request headers that a preflight allows. `requested` are those that a page of an allowed origin asks for.
     /// Libraries add headers such as `baggage` and `sentry-trace`, and the page would fail without them. The edge
-    /// forwards only those that it would forward anyway.
+    /// forwards only those that it would forward anyway, and a page without credentials has no rights of a user.
     pub(crate) fn request_headers(&self, requested: &str) -> String {
         let mut allowed = self.request_headers.clone();
         let names = requested

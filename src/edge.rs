@@ -628,7 +628,7 @@ fn preflight(
     let mut fields = fields(context, origin);
     let access = origin.map(|origin| context.config.allowed_origins.access(origin));
     let allowed = &context.config.cors_fields;
-    let requested = requested_headers.filter(|_| access.is_some_and(|access| access.credentials));
+    let requested = requested_headers.filter(|_| access.is_some_and(|access| access.read));
     fields
         .append(
             "vary",
