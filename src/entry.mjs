@@ -1,10 +1,2 @@
 // The Worker's entry point.
-import { createWeir } from "./weir.mjs";
-
-export { AddressCounter } from "./weir.mjs";
-
-const weir = createWeir();
-
-export default {
-  fetch: (request, env, ctx) => weir.handle(request, env, ctx),
-};
+export { AddressCounter, worker as default } from "./weir.mjs";

@@ -96,6 +96,17 @@ pub(crate) const HANDLER_ORIGIN: &str = "next";
 /// The number of an edge of a Worker with several. `weir.mjs` adds it to the bindings of all but the first.
 pub(crate) const EDGE: &str = "WEIR_EDGE";
 
+/// Marks the bindings of an edge in a Worker's own code, which reads variables with the prefix `WEIR_`. `weir.mjs` adds it
+/// and removes the prefix.
+const LIBRARY: &str = "WEIR_LIBRARY";
+
+/// The names of all settings, one per line.
+#[allow(unreachable_pub, reason = "wasm-bindgen exports only public functions")]
+#[wasm_bindgen(js_name = settingNames)]
+pub fn setting_names() -> String {
+    SETTINGS.join("\n")
+}
+
 /// The message about options of `createWeir()` that are no settings, if there are any. `names` has one name per line: that
 /// of a setting, or the same in camel case.
 #[allow(unreachable_pub, reason = "wasm-bindgen exports only public functions")]
@@ -296,9 +307,19 @@ impl<'a> Reader<'a> {
 
     /// Reports variables with names close to that of a setting. They would have no effect.
     pub(crate) fn misspelt(&mut self) {
+        let is_library = self.variables.contains_key(LIBRARY);
         for (name, value) in self.variables {
             let is_empty = value.as_str().is_some_and(|text| text.trim().is_empty());
             if SETTINGS.contains(&name.as_str()) || is_empty {
+                continue;
+            }
+            if is_library {
+                // Variables without the prefix belong to other code.
+                let own = name.strip_prefix("WEIR_").unwrap_or_default();
+                if let Some(setting) = suggestion(own, SETTINGS) {
+                    self.errors
+                        .push(format!("{name} is not a setting; did you mean WEIR_{setting}?"));
+                }
                 continue;
             }
             let Some(setting) = suggestion(&name.to_ascii_uppercase(), SETTINGS) else {

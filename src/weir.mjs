@@ -5,6 +5,7 @@ import {
   AddressCounter as Counter,
   fetch as forward,
   __worker_init_state as program,
+  settingNames,
   unknownOptions,
 } from "../build/index.js";
 import { withHandler } from "./own.mjs";
@@ -108,6 +109,25 @@ async function respond(request, env, ctx) {
 /** `anonLimit` is the variable ANON_LIMIT. */
 const variableName = (name) => (/[a-z]/.test(name) ? name.replace(/[A-Z]/g, "_$&").toUpperCase() : name);
 
+/**
+ * The options of an edge, its variables WEIR_NAME, and the bindings. A variable without the prefix may have the name of a
+ * setting and another purpose. So may the binding METRICS.
+ */
+function settingsIn(env, options) {
+  const names = new Set([...settingNames().split("\n"), "METRICS"]);
+  const read = Object.entries(env).flatMap(([name, value]) => {
+    const own = name.startsWith(prefix) ? name.slice(prefix.length) : undefined;
+    if (names.has(own)) return [[own, value]];
+    return names.has(name) ? [] : [[name, value]];
+  });
+  return { ...Object.fromEntries(read), ...options, [isLibrary]: true };
+}
+
+const prefix = "WEIR_";
+
+/** LIBRARY of settings.rs. */
+const isLibrary = "WEIR_LIBRARY";
+
 /** The result of `make` for an environment. An isolate has one environment, so this is made once. */
 function once(make) {
   let made;
@@ -141,9 +161,12 @@ function numberOf(text) {
   return hash >>> 0;
 }
 
+/** A Worker that only forwards. The variables of `[vars]` are its settings. */
+export const worker = { fetch: (request, env, ctx) => respond(request, env, ctx) };
+
 /**
- * An edge for a Worker. `options` has the variables of `[vars]`, as ANON_LIMIT or anonLimit; the environment overrides
- * them. Call this when the module is loaded. Each call with other options is a separate edge with its own counts.
+ * An edge for a Worker. `options` has the settings, as ANON_LIMIT or anonLimit. They override the variables WEIR_ANON_LIMIT
+ * and so on. Call this when the module is loaded. Each call with other options is a separate edge with its own counts.
  */
 export function createWeir(options = {}) {
   const unknown = unknownOptions(Object.keys(options).join("\n"));
@@ -158,7 +181,7 @@ export function createWeir(options = {}) {
   if (!edges.has(number))
     edges.set(
       number,
-      once((env) => ({ ...chosen, ...env, ...own })),
+      once((env) => ({ ...settingsIn(env, chosen), ...own })),
     );
   const plain = edges.get(number);
   return {

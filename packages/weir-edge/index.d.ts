@@ -34,7 +34,7 @@ export interface Issuer {
   holder_claim?: string;
 }
 
-/** The variables of `[vars]` in camel case. The reference of settings describes them. */
+/** The settings in camel case. The reference of settings describes them. */
 interface Settings {
   accessLog?: "errors" | "off" | "all";
   allow?: string | string[];
@@ -90,7 +90,7 @@ type VariableName<Option extends string> = Option extends `${infer First}${infer
   : "";
 
 /**
- * The variables of `[vars]`, as `anonLimit` or `ANON_LIMIT`. Variables and secrets of the environment override them. An unknown
+ * The settings, as `anonLimit` or `ANON_LIMIT`. They override the variables and secrets `WEIR_ANON_LIMIT` and so on. An unknown
  * option is a TypeError.
  */
 export type Options = Settings & { [Option in keyof Settings as VariableName<Option>]: Settings[Option] };

@@ -106,7 +106,7 @@ test("the Hono API limits anonymous clients and knows users", async () => {
   const project = projectOf("hono-api", ["hono"]);
   await checkTypes(project, "src/index.ts");
   await checkWranglerTypes(project, "src/index.ts");
-  const ask = await start(project, ["wrangler.toml"], { JWT_SECRET: secrets.jwt });
+  const ask = await start(project, ["wrangler.toml"], { WEIR_JWT_SECRET: secrets.jwt });
   assert.deepEqual(await (await ask("/hello")).json(), { hello: "you" });
   assert.deepEqual(await thirty(ask, "/hello"), { 200: 9, 429: 21 });
   assert.deepEqual(await (await ask("/hello", await signedIn("anne"))).json(), { hello: "anne" });

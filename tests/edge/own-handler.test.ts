@@ -213,7 +213,7 @@ test("the limits of users and prefixes apply, and no path is reserved", async ()
     export default {
       fetch: (request: Request, env: object, ctx: unknown) => weir.handle(request, env, ctx, () => new Response("ok")),
     };`,
-    { bindings: { JWT_SECRET: secrets.jwt } },
+    { bindings: { WEIR_JWT_SECRET: secrets.jwt } },
   );
   const statuses = async (init: RequestInit, paths: string[]) => {
     const found = [];
@@ -260,7 +260,11 @@ test("a compatibility date that is too old is named in the error", async () => {
     const weir = createWeir();
     export default { fetch: (request: Request, env: object, ctx: unknown) => weir.handle(request, env, ctx) };`;
   const origin = await startOrigin({ after });
-  const bindings = { ORIGIN_URL: origin.url, JWT_SECRET: secrets.jwt, EDGE_SECRET: origin.secrets.edge };
+  const bindings = {
+    WEIR_ORIGIN_URL: origin.url,
+    WEIR_JWT_SECRET: secrets.jwt,
+    WEIR_EDGE_SECRET: origin.secrets.edge,
+  };
   for (const [date, status] of [
     ["2024-11-10", 502],
     ["2024-11-11", 200],
@@ -270,6 +274,59 @@ test("a compatibility date that is too old is named in the error", async () => {
     assert.equal((await fetch(`${worker.url}/api/jobs/1`, from("203.0.113.1"))).status, status, date);
     if (status === 502) await worker.logged("compatibility_date of the Worker is too old; expected 2024-11-11");
   }
+});
+
+test("variables of the Worker's own code are not settings, and options override WEIR_ variables", async () => {
+  const { url } = await startProject(
+    { after },
+    edge,
+    "variables",
+    `import { AddressCounter, createWeir } from "weir-edge";
+    export { AddressCounter };
+    const weir = createWeir({ anonLimit: 3 });
+    export default {
+      fetch: (request: Request, env: object, ctx: unknown) => weir.handle(request, env, ctx, () => new Response("ok")),
+    };`,
+    {
+      bindings: {
+        ISSUER: "https://auth.example",
+        CORS_ORIGIN: "https://app.example",
+        JWKS_URI: "https://auth.example/jwks",
+        DEVELOPMENT: "1",
+        ROUTES: "/a,/b",
+        JWT_SECRET: "short",
+        ORIGIN_URL: "db.internal",
+        METRICS: "on",
+        ANON_LIMIT: "1",
+        WEIR_ANON_LIMIT: "2",
+        WEIR_ANON_WINDOW: "3600",
+      },
+    },
+  );
+  const answers = [];
+  for (let sent = 0; sent < 4; sent++) answers.push(await fetch(url, from("203.0.113.1")));
+  assert.deepEqual(
+    answers.map((answer) => answer.status),
+    [200, 200, 200, 429],
+  );
+  assert.equal(answers[0]?.headers.get("ratelimit-policy"), '"anon";q=3;w=3600');
+});
+
+test("a misspelt WEIR_ variable is an error", async () => {
+  const worker = await startProject(
+    { after },
+    edge,
+    "misspelt",
+    `import { AddressCounter, createWeir } from "weir-edge";
+    export { AddressCounter };
+    const weir = createWeir();
+    export default {
+      fetch: (request: Request, env: object, ctx: unknown) => weir.handle(request, env, ctx, () => new Response("ok")),
+    };`,
+    { bindings: { WEIR_ANON_LIMTI: "2" } },
+  );
+  assert.equal((await fetch(worker.url, from("203.0.113.1"))).status, 500);
+  await worker.logged("WEIR_ANON_LIMTI is not a setting; did you mean WEIR_ANON_LIMIT?");
 });
 
 test("unknown options are errors that list all of them", async () => {

@@ -24,7 +24,7 @@ test("a Worker with its own handler counts exactly, and gets the caller", async 
           Response.json({ caller, path: new URL(request.url).pathname, body: await request.text(),
             headers: [...request.headers.keys()] })),
     };`,
-    { JWT_SECRET: secrets.jwt },
+    { WEIR_JWT_SECRET: secrets.jwt },
   );
   const answers = await Promise.all(Array.from({ length: 30 }, () => fetch(`${url}/hello`, from("203.0.113.1"))));
   const statuses = answers.map(({ status }) => status);

@@ -100,7 +100,7 @@ export async function startProject(
         ],
         durableObjects: { ADDRESS_COUNTERS: { className: "AddressCounter", useSQLite: true } },
         ...changes,
-        bindings: { COUNTER_TIMEOUT_MS: "20000", ...changes.bindings },
+        bindings: { WEIR_COUNTER_TIMEOUT_MS: "20000", ...changes.bindings },
       },
     ],
   } as V4MiniflareOptions;
