@@ -36,6 +36,8 @@ pub(crate) struct Config {
     pub(crate) origin_timeout_ms: u32,
     /// The longest body of a request that is forwarded, in bytes.
     pub(crate) max_body_bytes: u32,
+    /// Which of these settings the Worker's own handler has. Without them, it is called as if there were no edge.
+    pub(crate) handler: HandlerSettings,
     /// The maximum time for a client to send a body, in milliseconds.
     pub(crate) upload_timeout_ms: u32,
     /// The exact policy, for anonymous requests to the limited routes.
@@ -86,12 +88,24 @@ pub(crate) struct Config {
     pub(crate) assertion_key: AssertionKey,
     /// Which requests are logged.
     pub(crate) access_log: AccessLog,
-    /// The interval between reports of the counts, in milliseconds.
+    /// The interval between reports of the counts, in milliseconds: at most 20,000, because the platform ends work 30 s after
+    /// the response.
     pub(crate) report_interval_ms: u32,
     /// Whether development's routes are forwarded. Only with an origin on the same machine, which no deployed edge has.
     pub(crate) development: bool,
     /// Whether a request may cause a panic, to test the recovery. Never in production.
     pub(crate) drills: bool,
+}
+
+/// The settings that apply to the Worker's own handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HandlerSettings {
+    /// Whether the edge answers preflights and sets the fields of CORS, also for other origins.
+    pub(crate) cors: bool,
+    /// Whether `MAX_BODY_BYTES` is set.
+    pub(crate) max_body_bytes: bool,
+    /// Whether `ORIGIN_TIMEOUT_MS` is set.
+    pub(crate) origin_timeout: bool,
 }
 
 /// Whether denials are enforced.
@@ -140,6 +154,7 @@ impl Config {
         let reads = reader.reads();
         let origin_timeout_ms = reader.number("ORIGIN_TIMEOUT_MS", 30_000, 1, 600_000);
         let max_body_bytes = reader.number("MAX_BODY_BYTES", 256 * 1024, 1, u32::MAX);
+        let handler = reader.handler_settings();
         let upload_timeout_ms = reader.number("UPLOAD_TIMEOUT_MS", 60_000, 1, 600_000);
         let routes = reader.routes();
         let unmatched = reader.unmatched();
@@ -162,7 +177,6 @@ impl Config {
         let development = reader.one_of("DEVELOPMENT", &[("off", false), ("on", true)]);
         let drills = reader.one_of("DRILLS", &[("off", false), ("on", true)]);
         let access_log = reader.access_log();
-        // The platform ends whatever runs longer than 30 s after the response.
         let report_interval_ms = reader.number("REPORT_INTERVAL_MS", 10_000, 100, 20_000);
         let token_keys = reader.token_keys();
         let jwks_url = reader.jwks_url();
@@ -195,14 +209,12 @@ impl Config {
             ) if reader.errors.is_empty() => {
                 let development = development && default_origin.as_ref().is_some_and(Origin::is_loopback);
                 Ok(Self {
-                    edge: variables
-                        .get(EDGE)
-                        .and_then(Value::as_u64)
-                        .and_then(|edge| edge.try_into().ok()),
+                    edge: edge_number(variables),
                     default_origin,
                     origins,
                     origin_timeout_ms,
                     max_body_bytes,
+                    handler,
                     upload_timeout_ms,
                     submissions,
                     reads,
@@ -269,6 +281,11 @@ impl Config {
     pub(crate) fn users(variables: &Variables) -> Option<Limits> {
         Reader::new(variables).users()
     }
+}
+
+fn edge_number(variables: &Variables) -> Option<u32> {
+    let number = variables.get(EDGE).and_then(Value::as_u64)?;
+    number.try_into().ok()
 }
 
 /// The route of a Worker with its own handler and without ROUTES: the exact policies apply to all requests.
@@ -366,6 +383,20 @@ impl Reader<'_> {
         Routes::from_json("ROUTES", &json, &origins)
             .map_err(|errors| self.errors.extend(errors))
             .ok()
+    }
+
+    fn handler_settings(&self) -> HandlerSettings {
+        const CORS: [&str; 4] = [
+            "CORS_ORIGINS",
+            "CORS_METHODS",
+            "CORS_REQUEST_HEADERS",
+            "CORS_RESPONSE_HEADERS",
+        ];
+        HandlerSettings {
+            cors: !self.is_service(HANDLER) || CORS.iter().any(|name| self.is_set(name)),
+            max_body_bytes: self.is_set("MAX_BODY_BYTES"),
+            origin_timeout: self.is_set("ORIGIN_TIMEOUT_MS"),
+        }
     }
 
     fn unmatched(&mut self) -> Unmatched {

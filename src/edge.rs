@@ -26,7 +26,7 @@ use crate::glue::{self, HeaderChanges, Lines, Names};
 use crate::limiter::{self, RateLimitDecision};
 use crate::origin::Origin;
 use crate::reports;
-use crate::response;
+use crate::response::{self, Fields};
 use crate::tally;
 use crate::target::Target;
 use crate::timeout;
@@ -110,7 +110,7 @@ pub(crate) async fn handle(
         Ok(handled) => handled,
         Err(error) => {
             context.report(Event::Internal, &timeout::message(&error));
-            let fields = fields(&context, origin);
+            let fields = fields(&context, origin, false);
             Handled::new(
                 RequestOutcome::Failed,
                 response::problem(&response::internal(), &fields),
@@ -192,8 +192,14 @@ async fn route(
     if !is_forwarded {
         return not_found(context, origin);
     }
+    if preflight_method.is_some() && context.config.handler.cors {
+        let response = preflight(context, origin, headers.get(Header::PreflightHeaders));
+        return Handled::new(RequestOutcome::Other, response);
+    }
+    let for_preflights = preflight_method.map(|_| found.for_preflights());
     let api_request = ApiRequest {
-        route: found,
+        route: for_preflights.as_ref().unwrap_or(found),
+        is_own,
         method,
         target,
         credentials: CredentialHeaders {
@@ -215,10 +221,6 @@ async fn route(
             x_real_ip: headers.get(Header::XRealIp),
         },
     };
-    if preflight_method.is_some() {
-        let response = preflight(context, origin, headers.get(Header::PreflightHeaders));
-        return Handled::new(RequestOutcome::Other, response);
-    }
     api(context, request, &api_request).await
 }
 
@@ -231,7 +233,7 @@ fn is_same_site(target: Target<'_>, origin: Option<&str>) -> bool {
 fn not_found(context: &RequestContext<'_>, origin: Option<&str>) -> Result<Handled, JsValue> {
     Handled::new(
         RequestOutcome::Other,
-        response::problem(&response::not_found(), &fields(context, origin)),
+        response::problem(&response::not_found(), &fields(context, origin, false)),
     )
 }
 
@@ -239,6 +241,8 @@ fn not_found(context: &RequestContext<'_>, origin: Option<&str>) -> Result<Handl
 #[derive(Debug)]
 struct ApiRequest<'a> {
     route: &'a Route,
+    /// Whether the Worker's own handler answers it.
+    is_own: bool,
     method: &'a str,
     target: Target<'a>,
     credentials: CredentialHeaders<'a>,
@@ -323,7 +327,7 @@ async fn api(
     api_request: &ApiRequest<'_>,
 ) -> Result<Handled, JsValue> {
     let started = clock::now_ms();
-    let mut fields = fields(context, api_request.credentials.origin);
+    let mut fields = fields(context, api_request.credentials.origin, api_request.is_own);
     let address = address(context, &api_request.address);
     if contain(&context.config.deny, address) {
         let refusal = Refusal::new(RequestOutcome::Other, response::denied_address());
@@ -358,7 +362,8 @@ async fn sent_credentials(
 ) -> Credentials {
     let own_origin = api_request.target.origin();
     // A request that is not verified must be denied. Routes that pass the header leave unknown tokens to the origin.
-    let is_denied = !api_request.route.passes_authorization && context.config.mode == EnforcementMode::Enforce;
+    let is_denied =
+        !api_request.route.passes_authorization && context.config.mode == EnforcementMode::Enforce;
     let key = address.key.within(context.config.ipv6_prefix);
     let is_blocked = || is_denied && limiter::has_sent_bad_tokens(context, key);
     match credentials(context, &api_request.credentials, own_origin, is_blocked).await {
@@ -394,7 +399,7 @@ async fn admit<'a>(
             response::unverifiable(),
         ));
     }
-    count(context, request, api_request.route, sender, fields).await?;
+    count(context, request, api_request, sender, fields).await?;
     match &sender.credentials {
         Credentials::Unverifiable(Unverifiable::NoKeys(seconds) | Unverifiable::OldKeys(seconds)) => {
             fields.set("retry-after", &seconds.to_string());
@@ -447,12 +452,17 @@ fn passed_claims(context: &RequestContext<'_>, sender: &Sender) -> Result<TokenC
 async fn count(
     context: &RequestContext<'_>,
     request: &Request,
-    route: &Route,
+    api_request: &ApiRequest<'_>,
     sender: &Sender,
     fields: &mut HeaderChanges,
 ) -> Result<(), Refusal> {
-    let config = context.config;
+    let (config, route) = (context.config, api_request.route);
     let is_user = sender.user().is_some();
+    let how = match (api_request.is_own, is_user) {
+        (true, _) => Fields::Yield,
+        (false, true) => Fields::Append,
+        (false, false) => Fields::Replace,
+    };
     if sender.is_anonymous() && contain(&config.allow, sender.address) {
         return Ok(());
     }
@@ -460,11 +470,11 @@ async fn count(
     match decide(context, request, route, key, &sender.credentials).await {
         None => Ok(()),
         Some(RateLimitDecision::Admitted(status)) => {
-            response::add_rate_limit_fields(&status, is_user, fields);
+            response::add_rate_limit_fields(&status, how, fields);
             Ok(())
         }
         Some(RateLimitDecision::Denied(status)) => {
-            response::add_rate_limit_fields(&status, is_user, fields);
+            response::add_rate_limit_fields(&status, how, fields);
             fields.set("retry-after", &status.retry_after().to_string());
             let (outcome, detail) = denial(&sender.credentials, route.class);
             Err(Refusal::new(
@@ -524,7 +534,10 @@ fn outgoing<'a>(
         cookie: credentials.cookie.filter(|_| route.passes_cookie),
         address: sender.address,
         trace,
-        max_body_bytes: route.max_body_bytes.unwrap_or(context.config.max_body_bytes),
+        max_body_bytes: route.max_body_bytes.or_else(|| {
+            let is_set = !api_request.is_own || context.config.handler.max_body_bytes;
+            is_set.then_some(context.config.max_body_bytes)
+        }),
     }
 }
 
@@ -538,10 +551,13 @@ async fn forward_to_origin(
     let before_origin = clock::now_ms();
     let forwarded = forward::send(context, outgoing).await?;
     let (edge_ms, origin_ms) = (before_origin - started, clock::now_ms() - before_origin);
-    fields.append(
-        "server-timing",
-        &format!("edge;dur={edge_ms}, origin;dur={origin_ms}"),
-    );
+    let is_own = outgoing.origin.is_own_handler();
+    if !is_own {
+        fields.append(
+            "server-timing",
+            &format!("edge;dur={edge_ms}, origin;dur={origin_ms}"),
+        );
+    }
     let user = outgoing.user.map(|user| &user.identity);
     let outcome = match user {
         Some(_) => RequestOutcome::User,
@@ -551,7 +567,7 @@ async fn forward_to_origin(
         Forwarded::Response(response) => Ok(Handled {
             outcome,
             user: user.cloned(),
-            response: forward::pass(&response, &fields)?,
+            response: forward::pass(&response, &fields, is_own, context.config.handler.cors)?,
         }),
         Forwarded::Problem(problem) => {
             // The origin may be there again soon.
@@ -625,7 +641,7 @@ fn preflight(
     origin: Option<&str>,
     requested_headers: Option<&str>,
 ) -> Result<Response, JsValue> {
-    let mut fields = fields(context, origin);
+    let mut fields = fields(context, origin, false);
     let access = origin.map(|origin| context.config.allowed_origins.access(origin));
     let allowed = &context.config.cors_fields;
     let requested = requested_headers.filter(|_| access.is_some_and(|access| access.read));
@@ -643,13 +659,21 @@ fn preflight(
     response::empty(204, &fields)
 }
 
-/// The fields of every response: its id, and those that let a page of another origin read it.
-fn fields(context: &RequestContext<'_>, origin: Option<&str>) -> HeaderChanges {
-    let mut fields = response::base_fields(context.is_https);
-    fields
-        .set("x-request-id", context.request_id)
-        // Also without Origin: a cache must not answer a page with this response.
-        .append("vary", "Origin");
+/// The fields of every response: its id, and those that let a page of another origin read it. A response of the Worker's
+/// own handler (`is_own`) keeps its own.
+fn fields(context: &RequestContext<'_>, origin: Option<&str>, is_own: bool) -> HeaderChanges {
+    let mut fields = HeaderChanges::default();
+    if is_own {
+        fields.set_absent("x-request-id", context.request_id);
+    } else {
+        fields = response::base_fields(context.is_https);
+        fields.set("x-request-id", context.request_id);
+    }
+    if !context.config.handler.cors {
+        return fields;
+    }
+    // Also without Origin: a cache must not answer a page with this response.
+    fields.append("vary", "Origin");
     let Some(origin) = origin else { return fields };
     let access = context.config.allowed_origins.access(origin);
     if access.read {

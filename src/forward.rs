@@ -20,6 +20,8 @@ use crate::trace::Trace;
 
 thread_local! {
     static TO_CLIENT: HeaderFilter = glue::header_filter(passes_to_client);
+    static WITH_CORS_TO_CLIENT: HeaderFilter =
+        glue::header_filter(|name| passes_to_client(name) || name.starts_with("access-control-"));
 }
 
 /// Decides which headers pass to the origin.
@@ -50,7 +52,8 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) cookie: Option<&'a str>,
     pub(crate) address: ClientAddress,
     pub(crate) trace: &'a Trace,
-    pub(crate) max_body_bytes: u32,
+    /// `None` if the Worker's own handler gets bodies of any length.
+    pub(crate) max_body_bytes: Option<u32>,
 }
 
 /// The result of forwarding: the origin's response, or a problem to answer with.
@@ -79,6 +82,7 @@ pub(crate) async fn send(
             (url, Some(binding.as_str()))
         }
     };
+    let has_timeout = !outgoing.origin.is_own_handler() || config.handler.origin_timeout;
     let sent = glue::forward(
         context.bindings,
         service,
@@ -88,7 +92,7 @@ pub(crate) async fn send(
         changes.packed(),
         outgoing.max_body_bytes,
         config.upload_timeout_ms,
-        config.origin_timeout_ms,
+        has_timeout.then_some(config.origin_timeout_ms),
     );
     // `fetch` refuses some methods, such as CONNECT and TRACE.
     let Ok(response) = sent else {
@@ -120,7 +124,8 @@ pub(crate) async fn send(
     };
     let problem = match error.as_string().as_deref() {
         Some(glue::TOO_LARGE) => {
-            let detail = format!("The body may have at most {} bytes.", outgoing.max_body_bytes);
+            let max = outgoing.max_body_bytes.unwrap_or(u32::MAX);
+            let detail = format!("The body may have at most {max} bytes.");
             Problem::new(413, "Content Too Large", detail)
         }
         Some(glue::CLIENT_ABORTED) => {
@@ -208,14 +213,28 @@ fn request_changes(context: &RequestContext<'_>, outgoing: &Outgoing<'_>) -> Res
     Ok(changes)
 }
 
-/// The origin's response with the edge's own fields.
-pub(crate) fn pass(response: &Response, fields: &HeaderChanges) -> Result<Response, JsValue> {
-    // Responses depend on the caller. If the origin allows caching, then only in the caller's own cache.
-    let cache_control = glue::cache_control(response)
-        .map_or_else(|| "no-store".to_owned(), |directives| private(&directives));
+/// The origin's response with the edge's own fields. Without `cors`, its fields of CORS pass too. The Worker's own handler
+/// (`is_own`) decides on all other fields.
+pub(crate) fn pass(
+    response: &Response,
+    fields: &HeaderChanges,
+    is_own: bool,
+    cors: bool,
+) -> Result<Response, JsValue> {
     let mut changes = HeaderChanges::default();
-    changes.set("cache-control", &cache_control).extend(fields);
-    TO_CLIENT.with(|filter| glue::pass(response, filter, changes.packed()))
+    if !is_own {
+        // Responses depend on the caller. If the origin allows caching, then only in the caller's own cache.
+        let cache_control = glue::cache_control(response)
+            .map_or_else(|| "no-store".to_owned(), |directives| private(&directives));
+        changes.set("cache-control", &cache_control);
+    }
+    changes.extend(fields);
+    let filter = match (is_own, cors) {
+        (_, true) => &TO_CLIENT,
+        (false, false) => &WITH_CORS_TO_CLIENT,
+        (true, false) => return glue::pass(response, None, changes.packed()),
+    };
+    filter.with(|filter| glue::pass(response, Some(filter), changes.packed()))
 }
 
 /// The same directives, restricted to private caches.

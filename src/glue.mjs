@@ -132,7 +132,7 @@ function headersOf(request, filter, changes) {
 
 /**
  * Forwards a request to a URL, or to the service of this binding. Resolves to the response; rejects with the error of
- * the origin, or with one of the texts that glue.rs lists.
+ * the origin, or with one of the texts that glue.rs lists. Without `maxBytes`, the body passes untouched.
  */
 export function forward(env, service, url, request, filter, changes, maxBytes, uploadMs, originMs) {
   const send = service === undefined ? fetch : (url, init) => env[service].fetch(url, init);
@@ -147,6 +147,8 @@ export function forward(env, service, url, request, filter, changes, maxBytes, u
     // no-store, a cache rule of the origin's zone might serve one caller's answer to another caller. Answers to other
     // methods are never cached, and setting it takes the runtime time.
     init.cache = "no-store";
+  } else if (request.body !== null && maxBytes === undefined) {
+    init.body = request.body;
   } else if (request.body !== null) {
     const header = request.headers.get("content-length");
     if (header !== null && Number(header) > maxBytes) return Promise.reject("too large");
@@ -154,14 +156,17 @@ export function forward(env, service, url, request, filter, changes, maxBytes, u
       ? uploadWhole(send, url, init, request, uploadMs, originMs)
       : upload(send, url, init, request, header, maxBytes, uploadMs, originMs);
   }
-  return withTimeout(send(url, init), originMs);
+  return answerOf(send(url, init), originMs);
 }
+
+/** The answer of an origin, which may have this long. */
+const answerOf = (answer, originMs) => (originMs === undefined ? answer : withTimeout(answer, originMs));
 
 /** Forwards a request with a body that fits into one chunk, when all of it has arrived. */
 async function uploadWhole(send, url, init, request, uploadMs, originMs) {
   const arrived = request.arrayBuffer().catch(() => Promise.reject("client aborted"));
   const body = await withTimeout(arrived, uploadMs, "client slow");
-  return withTimeout(send(url, { ...init, body }), originMs);
+  return answerOf(send(url, { ...init, body }), originMs);
 }
 
 /** Forwards a request with its body, chunk by chunk. The origin's time begins when all of it has been sent. */
@@ -183,7 +188,7 @@ function upload(send, url, init, request, header, maxBytes, uploadMs, originMs) 
     throw reason;
   });
   // An origin may answer before it has read the body.
-  return Promise.race([answer, sent]).then(() => withTimeout(answer, originMs));
+  return Promise.race([answer, sent]).then(() => answerOf(answer, originMs));
 }
 
 /** Whether `fetch` knows the option `cache`. Without it, the runtime's error would look like an unreachable origin. */
@@ -220,12 +225,12 @@ function copyBody(reader, writer, chunk, maxBytes, uploadMs) {
   return Promise.race([copy(), timer]);
 }
 
-/** The same response with the headers that pass and changes, its body unread. Set-Cookie remains several headers. */
+/** The same response with the headers that pass (all without a filter) and changes, its body unread. Set-Cookie remains several headers. */
 export function pass(response, filter, changes) {
   const passed = new Response(response.body, response);
   const { headers } = passed;
   for (const name of response.headers.keys()) {
-    if (filter.passes(name)) continue;
+    if (filter === undefined || filter.passes(name)) continue;
     if (name === "connection") for (const listed of listedBy(headers.get(name))) headers.delete(listed);
     headers.delete(name);
   }

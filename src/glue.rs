@@ -53,16 +53,16 @@ extern "C" {
         request: &Request,
         filter: &HeaderFilter,
         changes: &str,
-        max_body_bytes: u32,
+        max_body_bytes: Option<u32>,
         upload_timeout_ms: u32,
-        origin_timeout_ms: u32,
+        origin_timeout_ms: Option<u32>,
     ) -> Result<Promise, JsValue>;
 
-    /// The same response with the headers that pass and these changes.
+    /// The same response with the headers that pass and these changes. Without a filter, all headers pass.
     #[wasm_bindgen(catch)]
     pub(crate) fn pass(
         response: &Response,
-        filter: &HeaderFilter,
+        filter: Option<&HeaderFilter>,
         changes: &str,
     ) -> Result<Response, JsValue>;
 

@@ -27,6 +27,7 @@ pub(crate) fn problem(problem: &Problem, fields: &HeaderChanges) -> Result<Respo
     headers
         .set("content-type", problem::CONTENT_TYPE)
         .set("cache-control", "no-store")
+        .set("x-content-type-options", "nosniff")
         .extend(fields);
     glue::respond(problem.status, headers.packed(), Some(&problem.to_json()))
 }
@@ -36,16 +37,31 @@ pub(crate) fn empty(status: u16, fields: &HeaderChanges) -> Result<Response, JsV
     glue::respond(status, fields.packed(), None)
 }
 
-/// Adds the fields of the client's policy. Both fields are lists. For users, they also have the origin's quotas.
-/// Anonymous clients have only the edge's policies.
-pub(crate) fn add_rate_limit_fields(status: &PolicyStatus, is_user: bool, fields: &mut HeaderChanges) {
-    if !is_user {
-        fields.remove("ratelimit-policy").remove("ratelimit");
+/// How the fields of the client's policy are added to those of a response. Both fields are lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fields {
+    /// Users also have the origin's quotas.
+    Append,
+    /// Anonymous clients have only the edge's policies.
+    Replace,
+    /// The fields of the Worker's own handler stay.
+    Yield,
+}
+
+/// Adds the fields of the client's policy.
+pub(crate) fn add_rate_limit_fields(status: &PolicyStatus, how: Fields, changes: &mut HeaderChanges) {
+    if how == Fields::Replace {
+        changes.remove("ratelimit-policy").remove("ratelimit");
     }
-    if let Some((policy, left)) = status.fields() {
-        fields
-            .append("ratelimit-policy", &policy)
-            .append("ratelimit", &left);
+    let Some((policy, left)) = status.fields() else {
+        return;
+    };
+    for (name, value) in [("ratelimit-policy", &policy), ("ratelimit", &left)] {
+        if how == Fields::Yield {
+            changes.set_absent(name, value);
+        } else {
+            changes.append(name, value);
+        }
     }
 }
 

@@ -142,6 +142,17 @@ impl Route {
         Self::new(Vec::new(), any, RouteClass::Unlimited)
     }
 
+    /// The same route without any check, for preflights that the edge does not answer.
+    #[must_use]
+    pub fn for_preflights(&self) -> Self {
+        Self {
+            class: RouteClass::Unlimited,
+            limits: Vec::new(),
+            signed_in: false,
+            ..self.clone()
+        }
+    }
+
     /// Whether it matches all requests that the other one matches.
     fn covers(&self, other: &Self) -> bool {
         let has_methods =

@@ -329,6 +329,64 @@ test("a misspelt WEIR_ variable is an error", async () => {
   await worker.logged("WEIR_ANON_LIMTI is not a setting; did you mean WEIR_ANON_LIMIT?");
 });
 
+test("the handler decides on CORS, caching, bodies and its own RateLimit fields", async () => {
+  const { url } = await startProject(
+    { after },
+    edge,
+    "untouched",
+    hono(`app.use(weir({ anonLimit: 10, anonWindow: 3600 }));
+    app.use(cors({ origin: "https://app.example.com", credentials: true, allowHeaders: ["X-Own"] }));
+    app.get("/", (c) => c.text("ok", 200, { "Cache-Control": "public, max-age=600", "X-Request-Id": "own" }));
+    app.get("/own", (c) => c.text("ok", 200, { RateLimit: '"own";r=5;t=9', "RateLimit-Policy": '"own";q=9;w=9' }));
+    app.post("/", async (c) => c.text(String((await c.req.arrayBuffer()).byteLength)));
+    export default app;`).replace('from "hono";', 'from "hono"; import { cors } from "hono/cors";'),
+  );
+  const evil = await fetch(url, from("203.0.113.1", { Origin: "https://evil.example" }));
+  assert.notEqual(evil.headers.get("access-control-allow-origin"), "https://evil.example");
+  const app = await fetch(url, from("203.0.113.1", { Origin: "https://app.example.com" }));
+  assert.equal(app.headers.get("access-control-allow-origin"), "https://app.example.com");
+  assert.equal(app.headers.get("access-control-allow-credentials"), "true");
+  assert.equal(app.headers.get("cache-control"), "public, max-age=600");
+  assert.equal(app.headers.get("x-request-id"), "own");
+  assert.equal(app.headers.get("ratelimit"), '"anon";r=8;t=3600');
+  for (const name of ["access-control-expose-headers", "server-timing", "x-content-type-options"])
+    assert.equal(app.headers.get(name), null, name);
+  const preflight = await fetch(url, {
+    method: "OPTIONS",
+    headers: {
+      "CF-Connecting-IP": "203.0.113.1",
+      Origin: "https://app.example.com",
+      "Access-Control-Request-Method": "POST",
+    },
+  });
+  assert.equal(preflight.headers.get("access-control-allow-headers"), "X-Own");
+  const own = await fetch(`${url}/own`, from("203.0.113.1"));
+  assert.equal(own.headers.get("ratelimit"), '"own";r=5;t=9');
+  assert.equal(own.headers.get("ratelimit-policy"), '"own";q=9;w=9');
+  const large = await fetch(url, { ...from("203.0.113.1"), method: "POST", body: Buffer.alloc(300_000) });
+  assert.equal(await large.text(), "300000");
+  assert.equal(large.headers.get("ratelimit"), '"anon";r=6;t=3600', "the preflight did not count");
+});
+
+test("with settings for it, the edge answers preflights and limits bodies for a handler", async () => {
+  const { url } = await startProject(
+    { after },
+    edge,
+    "asked-for",
+    hono(`app.use(weir({ corsOrigins: "https://app.example.com", maxBodyBytes: 1000, originTimeoutMs: 200 }));
+    app.get("/slow", () => new Promise(() => {}));
+    app.all("*", (c) => c.text("ok", 200, { "Access-Control-Allow-Origin": "*" }));
+    export default app;`),
+  );
+  const answer = await fetch(url, from("203.0.113.1", { Origin: "https://app.example.com" }));
+  assert.equal(answer.headers.get("access-control-allow-origin"), "https://app.example.com");
+  const other = await fetch(url, from("203.0.113.1", { Origin: "https://evil.example" }));
+  assert.equal(other.headers.get("access-control-allow-origin"), null);
+  const large = await fetch(url, { ...from("203.0.113.1"), method: "POST", body: Buffer.alloc(1001) });
+  assert.equal(large.status, 413);
+  assert.equal((await fetch(`${url}/slow`, from("203.0.113.1"))).status, 504);
+});
+
 test("unknown options are errors that list all of them", async () => {
   const { url } = await startProject(
     { after },
