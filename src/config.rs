@@ -38,7 +38,7 @@ pub(crate) struct Config {
     pub(crate) max_body_bytes: u32,
     /// Which of these settings the Worker's own handler has. Without them, it is called as if there were no edge.
     pub(crate) handler: HandlerSettings,
-    /// The maximum time for a client to send a body, in milliseconds.
+    /// The maximum pause of a client that sends a body, in milliseconds.
     pub(crate) upload_timeout_ms: u32,
     /// The exact policy, for anonymous requests to the limited routes.
     pub(crate) submissions: Limits,

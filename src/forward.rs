@@ -133,7 +133,7 @@ pub(crate) async fn send(
             Problem::new(400, "Bad Request", "The body ended early.")
         }
         Some(glue::CLIENT_SLOW) => {
-            let detail = format!("no complete body within {} ms", config.upload_timeout_ms);
+            let detail = format!("no more of the body for {} ms", config.upload_timeout_ms);
             context.report(Event::ClientSlow, &detail);
             Problem::new(408, "Request Timeout", "The body did not arrive in time.")
         }

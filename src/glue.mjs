@@ -176,20 +176,30 @@ function upload(send, url, init, request, header, maxBytes, uploadMs, originMs) 
   const stop = new AbortController();
   const answer = send(url, { ...init, body: readable, signal: stop.signal });
   const chunk = new ArrayBuffer(Math.min(length, maxChunk) || 1);
-  const sent = copyBody(
+  const { sent, read } = copyBody(
     request.body.getReader({ mode: "byob" }),
     writable.getWriter(),
     chunk,
     maxBytes,
     uploadMs,
-  ).catch((reason) => {
+  );
+  const failed = sent.catch((reason) => {
     // An error in the stream is not enough: without Content-Length, the origin would consider the body complete.
     stop.abort(reason);
     throw reason;
   });
-  // An origin may answer before it has read the body.
-  return Promise.race([answer, sent]).then(() => answerOf(answer, originMs));
+  const answered = Promise.race([answer, failed]).then(() => answerOf(answer, originMs));
+  // An origin may answer before it has read the body, and continue to read. After an error, it usually does not, and the
+  // client may see the answer only when it has sent the rest.
+  const uploaded = () => Promise.race([read, sleep(maxDrainMs)]);
+  return answered.then(
+    (response) => (response.status < 400 ? response : uploaded().then(() => response)),
+    (error) => uploaded().then(() => Promise.reject(error)),
+  );
 }
+
+/** The longest time that an error waits for the client to send the rest of the body, in milliseconds. */
+const maxDrainMs = 10_000;
 
 /** Whether `fetch` knows the option `cache`. Without it, the runtime's error would look like an unreachable origin. */
 const hasCacheOption = globalThis.Cloudflare?.compatibilityFlags?.cache_option_enabled !== false;
@@ -198,31 +208,47 @@ const hasCacheOption = globalThis.Cloudflare?.compatibilityFlags?.cache_option_e
 const maxChunk = 65_536;
 
 /**
- * Copies a body through one buffer. Resolves when all is sent or the origin accepts no more, and rejects if the client
- * does not send all of it. The body's `pipeTo` does not distinguish the two.
+ * Copies a body through one buffer. The body's `pipeTo` does not distinguish the faults of client and origin.
+ * - `sent` resolves when all is sent or the origin accepts no more, and rejects if the client does not send all of it.
+ * - `read` resolves when all has arrived or the client has failed. The rest of a body that the origin refuses is dropped,
+ *   because a client may miss the answer if the connection closes during its upload.
  */
-function copyBody(reader, writer, chunk, maxBytes, uploadMs) {
+function copyBody(reader, writer, chunk, maxBytes, idleMs) {
+  const { promise: refused, resolve: refuse } = Promise.withResolvers();
   let late = "client slow";
+  let latest = Date.now();
+  let ended = false;
   writer.closed.catch(() => {});
   const copy = async () => {
-    for (let size = 0; ; ) {
+    for (let [size, open] = [0, true]; ; ) {
       const { done, value } = await reader.read(new Uint8Array(chunk)).catch(() => Promise.reject("client aborted"));
       chunk = value?.buffer;
       size += value?.byteLength ?? 0;
       if (size > maxBytes) throw "too large";
+      latest = Date.now();
       late = "timed out";
-      try {
-        // Resolves when the origin has taken the chunk, so its buffer can be used again.
-        await (done ? writer.close() : writer.write(value));
-      } catch {
-        return;
+      if (open) {
+        try {
+          // Resolves when the origin has taken the chunk, so its buffer can be used again.
+          await (done ? writer.close() : writer.write(value));
+          latest = Date.now();
+        } catch {
+          open = false;
+          refuse();
+        }
       }
       if (done) return;
       late = "client slow";
     }
   };
-  const timer = new Promise((_, reject) => setTimeout(() => reject(late), uploadMs));
-  return Promise.race([copy(), timer]);
+  const idle = async () => {
+    for (let left = idleMs; left > 0 && !ended; left = latest + idleMs - Date.now()) await sleep(left);
+    throw late;
+  };
+  const copied = Promise.race([copy(), idle()]).finally(() => {
+    ended = true;
+  });
+  return { sent: Promise.race([copied, refused]), read: copied.catch(() => {}) };
 }
 
 /** The same response with the headers that pass (all without a filter) and changes, its body unread. Set-Cookie remains several headers. */

@@ -23,7 +23,11 @@ class Own {
     if (address !== null) request.headers.set("cf-connecting-ip", address);
     try {
       const response = await this.#next(request, caller);
-      if (response instanceof Response) return response;
+      if (response instanceof Response) {
+        const { body } = request;
+        if (body !== null && !body.locked && !request.bodyUsed && response.body !== body) await drain(body);
+        return response;
+      }
       throw new TypeError(`the handler returned a value of type ${typeof response}; expected a Response`);
     } catch (error) {
       // The edge has aborted the request, and knows the reason.
@@ -32,6 +36,28 @@ class Own {
       throw error instanceof Error ? error : new Error(String(error));
     }
   }
+}
+
+/** The most that is read of a body that a handler leaves unread, in bytes, and for how long, in milliseconds. */
+const maxDrained = 100_000_000;
+const maxDrainMs = 10_000;
+
+/** Drops a body. The runtime closes the connection of a client that still sends, and the client may not see the answer. */
+async function drain(body) {
+  const reader = body.getReader();
+  const read = async () => {
+    for (let size = 0; size < maxDrained; ) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      size += value.byteLength;
+    }
+  };
+  let timer;
+  const timeout = new Promise((resolve) => {
+    timer = setTimeout(resolve, maxDrainMs);
+  });
+  await Promise.race([read().catch(() => {}), timeout]);
+  clearTimeout(timer);
 }
 
 /** The caller in an assertion that this Worker has just signed. */

@@ -329,6 +329,26 @@ test("a misspelt WEIR_ variable is an error", async () => {
   await worker.logged("WEIR_ANON_LIMTI is not a setting; did you mean WEIR_ANON_LIMIT?");
 });
 
+test("a handler may answer an upload before it has read it", async () => {
+  const source = (options: string) => `import { AddressCounter, createWeir } from "weir-edge";
+    export { AddressCounter };
+    const weir = createWeir(${options});
+    export default {
+      fetch: (request: Request, env: object, ctx: unknown) =>
+        weir.handle(request, env, ctx, () => new Response("too many", { status: 429 })),
+    };`;
+  for (const [name, options] of [
+    ["early", "{ anonLimit: 100 }"],
+    ["early-limited", "{ anonLimit: 100, maxBodyBytes: 50_000_000 }"],
+  ] as const) {
+    const { url } = await startProject({ after }, edge, name, source(options));
+    for (let sent = 0; sent < 8; sent++) {
+      const answer = await fetch(url, { ...from("203.0.113.1"), method: "POST", body: Buffer.alloc(20_000_000) });
+      assert.deepEqual([answer.status, await answer.text()], [429, "too many"], `${name} ${sent}`);
+    }
+  }
+});
+
 test("the handler decides on CORS, caching, bodies and its own RateLimit fields", async () => {
   const { url } = await startProject(
     { after },

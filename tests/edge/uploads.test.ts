@@ -149,6 +149,22 @@ test("an upload that takes too long gets a 408", async () => {
   );
 });
 
+test("a slow upload that does not pause may take longer", async () => {
+  const origin = await startOrigin({ after });
+  const edge = await start(origin, { UPLOAD_TIMEOUT_MS: 2000 });
+  const steady = begin(edge, "Content-Length: 160000");
+  for (let sent = 0; sent < 8; sent++) {
+    steady.socket.write(Buffer.alloc(20_000, 32));
+    await wait(500);
+  }
+  assert.equal(await steady.status, 200);
+  steady.socket.destroy();
+  const paused = begin(edge, "Content-Length: 160000");
+  paused.socket.write(Buffer.alloc(100_000, 32));
+  assert.equal(await paused.status, 408);
+  paused.socket.destroy();
+});
+
 test("an origin that breaks off during an upload is an outage", async () => {
   const origin = await startOrigin({ after }, (request) => request.once("data", () => request.socket.destroy()));
   const edge = await start(origin, { MAX_BODY_BYTES: 50_000_000 });
