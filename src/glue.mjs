@@ -40,6 +40,48 @@ export async function secret(env, name) {
   return await env[name].get();
 }
 
+const elliptic = (namedCurve, hash) => ({ name: "ECDSA", namedCurve, hash });
+const rsa = (bits) => ({ name: "RSASSA-PKCS1-v1_5", hash: `SHA-${bits}` });
+const pss = (bits) => ({ name: "RSA-PSS", hash: `SHA-${bits}`, saltLength: bits / 8 });
+
+/** The runtime's parameters of an algorithm of tokens (RFC 7518, 3.1). */
+const algorithms = {
+  EdDSA: { name: "Ed25519" },
+  ES256: elliptic("P-256", "SHA-256"),
+  ES384: elliptic("P-384", "SHA-384"),
+  RS256: rsa(256),
+  RS384: rsa(384),
+  RS512: rsa(512),
+  PS256: pss(256),
+  PS384: pss(384),
+  PS512: pss(512),
+};
+
+/** Imported keys by algorithm and JWK. A promise could not be shared: the runtime ties it to a request. */
+const publicKeys = new Map();
+
+const encoder = new TextEncoder();
+
+/** Whether a signature of a text is that of a public key. Resolves to false for a key or signature that is malformed. */
+export async function verifySignature(jwk, algorithm, signed, signature) {
+  const parameters = algorithms[algorithm];
+  // A view of Rust's memory, which may move while a key is imported.
+  const bytes = signature.slice();
+  try {
+    const id = `${algorithm} ${jwk}`;
+    let key = publicKeys.get(id);
+    if (key === undefined) {
+      key = await crypto.subtle.importKey("jwk", JSON.parse(jwk), parameters, false, ["verify"]);
+      // Key sets are replaced, and have at most 32 keys.
+      if (publicKeys.size >= 256) publicKeys.clear();
+      publicKeys.set(id, key);
+    }
+    return await crypto.subtle.verify(parameters, key, bytes, encoder.encode(signed));
+  } catch {
+    return false;
+  }
+}
+
 /** A list of header names that Rust can keep. */
 export function names(lines) {
   return lines.split("\n");

@@ -73,6 +73,10 @@ extern "C" {
     /// Posts a JSON text with these headers. The promise resolves to the status of the response.
     pub(crate) fn post(url: &str, changes: &str, body: &str) -> Promise;
 
+    /// Checks a signature of a token with a public key, a JWK. The promise resolves to a boolean.
+    #[wasm_bindgen(js_name = verifySignature)]
+    pub(crate) fn verify_signature(jwk: &str, algorithm: &str, signed: &str, signature: &[u8]) -> Promise;
+
     /// Keeps the isolate working on `promise` after the current request has been answered.
     #[wasm_bindgen(js_name = waitUntil)]
     pub(crate) fn wait_until(promise: &Promise);

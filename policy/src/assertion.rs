@@ -10,13 +10,12 @@ use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::jwt::{MAX_BYTES, SecretTooShort, check_secret, malformed_reason, signature_only};
+use crate::jwt::{HS256, MAX_BYTES, Parts, Secret, SecretTooShort};
 use crate::subject::{Identity, Subject};
 
 /// The request header that carries an assertion.
@@ -98,7 +97,7 @@ pub struct Assertion {
 /// An assertion could not be signed.
 #[derive(Debug, Error)]
 #[error("the assertion could not be signed: {0}")]
-pub struct SignError(#[from] jsonwebtoken::errors::Error);
+pub struct SignError(#[from] serde_json::Error);
 
 /// The reason to refuse an assertion.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -134,8 +133,7 @@ pub enum AssertionError {
 #[derive(Clone)]
 pub struct AssertionKey {
     id: String,
-    encoding: EncodingKey,
-    decoding: DecodingKey,
+    secret: Secret,
 }
 
 impl AssertionKey {
@@ -145,11 +143,9 @@ impl AssertionKey {
     /// # Errors
     /// When the secret is too short.
     pub fn new(secret: &[u8]) -> Result<Self, SecretTooShort> {
-        check_secret(secret)?;
         Ok(Self {
+            secret: Secret::new(secret)?,
             id: key_id(secret),
-            encoding: EncodingKey::from_secret(secret),
-            decoding: DecodingKey::from_secret(secret),
         })
     }
 
@@ -298,8 +294,6 @@ fn encode(
     id: &str,
     now_unix_secs: u64,
 ) -> Result<String, SignError> {
-    let mut header = Header::new(Algorithm::HS256);
-    header.kid = Some(key.id.clone());
     let caller = about.map(|(caller, _)| caller);
     let user = caller.and_then(|caller| caller.user.as_ref());
     let claims = Claims {
@@ -319,7 +313,7 @@ fn encode(
         claims: about.map(|(_, claims)| claims.0.clone()).unwrap_or_default(),
         jti: id.to_owned(),
     };
-    Ok(jsonwebtoken::encode(&header, &claims, &key.encoding)?)
+    Ok(key.secret.sign(Some(&key.id), &claims)?)
 }
 
 /// Verifies that `token` was signed with one of `keys` for this method, path and query, and is valid at `now_unix_secs`
@@ -382,8 +376,9 @@ fn verified(
     if token.len() > MAX_BYTES {
         return Err(AssertionError::TooLong);
     }
-    let header = jsonwebtoken::decode_header(token).map_err(malformed)?;
-    if header.alg != Algorithm::HS256 {
+    let parts = Parts::of(token).map_err(AssertionError::Malformed)?;
+    let header = &parts.header;
+    if header.alg != HS256 {
         return Err(AssertionError::Malformed("the algorithm must be HS256"));
     }
     if header.crit.is_some() {
@@ -396,12 +391,10 @@ fn verified(
         .find(|key| header.kid.as_deref() == Some(key.id()))
         .ok_or(AssertionError::UnknownKey)?;
 
-    let claims = jsonwebtoken::decode::<Claims>(token, &key.decoding, &signature_only(Algorithm::HS256))
-        .map_err(|error| match error.kind() {
-            jsonwebtoken::errors::ErrorKind::InvalidSignature => AssertionError::BadSignature,
-            _ => malformed(error),
-        })?
-        .claims;
+    if !key.secret.verifies(&parts) {
+        return Err(AssertionError::BadSignature);
+    }
+    let claims: Claims = parts.claims().map_err(AssertionError::Malformed)?;
 
     if claims.iss != ISSUER || claims.aud != audience {
         return Err(AssertionError::Malformed("its issuer or audience is wrong"));
@@ -424,10 +417,6 @@ fn verified(
         return Err(AssertionError::WrongRequest);
     }
     Ok(claims)
-}
-
-fn malformed(error: jsonwebtoken::errors::Error) -> AssertionError {
-    AssertionError::Malformed(malformed_reason(&error))
 }
 
 #[cfg(test)]
@@ -507,14 +496,12 @@ mod tests {
 
     /// Claims as an edge or an origin of another version writes them.
     fn with_claims(change: impl FnOnce(&mut serde_json::Value)) -> String {
-        let mut header = Header::new(Algorithm::HS256);
-        header.kid = Some(key(1).id);
         let mut claims = serde_json::json!({
             "iss": ISSUER, "aud": AUDIENCE, "iat": NOW, "exp": NOW + LIFETIME_SECS, "client_address": "203.0.113.7",
             "htm": "POST", "htu": "/api/jobs/analysis?x=1", "jti": "req-1",
         });
         change(&mut claims);
-        jsonwebtoken::encode(&header, &claims, &key(1).encoding).unwrap()
+        key(1).secret.sign(Some(key(1).id()), &claims).unwrap()
     }
 
     #[test]
@@ -545,12 +532,8 @@ mod tests {
 
     #[test]
     fn the_subject_of_an_assertion_is_the_holder() {
-        let claims = jsonwebtoken::decode::<serde_json::Value>(
-            &signed(&key(1)),
-            &key(1).decoding,
-            &signature_only(Algorithm::HS256),
-        );
-        let claims = claims.unwrap().claims;
+        let token = signed(&key(1));
+        let claims: Value = Parts::of(&token).unwrap().claims().unwrap();
         assert_eq!(claims["sub"], "org_1");
         assert_eq!(claims["act"]["sub"], "2b0c5d9e-5ad9-4f43-9f0a-0d4b4e0d3a55");
     }
@@ -643,11 +626,11 @@ mod tests {
 
     #[test]
     fn other_algorithms_are_refused_even_with_the_right_key() {
-        for algorithm in [Algorithm::HS384, Algorithm::HS512] {
-            let mut header = Header::new(algorithm);
-            header.kid = Some(key(1).id);
-            let token = jsonwebtoken::encode(&header, &serde_json::json!({}), &key(1).encoding).unwrap();
-            assert!(matches!(verified(&token, NOW), Err(AssertionError::Malformed(_))));
+        for algorithm in ["HS384", "HS512"] {
+            let header = serde_json::json!({"alg": algorithm, "kid": key(1).id()}).to_string();
+            let token = format!("{}.e30.", URL_SAFE_NO_PAD.encode(header));
+            let error = AssertionError::Malformed("the algorithm must be HS256");
+            assert_eq!(verified(&token, NOW), Err(error));
         }
         // {"alg":"none","typ":"JWT"} . {} .
         assert!(matches!(
@@ -658,10 +641,8 @@ mod tests {
 
     #[test]
     fn a_refusal_does_not_echo_any_part_of_the_assertion() {
-        let mut header = Header::new(Algorithm::HS256);
-        header.kid = Some(key(1).id);
         let claims = serde_json::json!({"iss": "injected", "exp": "injected"});
-        let wrong_claims = jsonwebtoken::encode(&header, &claims, &key(1).encoding).unwrap();
+        let wrong_claims = key(1).secret.sign(Some(key(1).id()), &claims).unwrap();
         // {"alg":"injected"} . {} .
         let wrong_algorithm = "eyJhbGciOiJpbmplY3RlZCJ9.e30.";
         for token in [
@@ -680,13 +661,11 @@ mod tests {
 
     #[test]
     fn an_assertion_that_lives_too_long_is_refused() {
-        let mut header = Header::new(Algorithm::HS256);
-        header.kid = Some(key(1).id);
         let claims = serde_json::json!({
             "iss": ISSUER, "aud": AUDIENCE, "iat": NOW, "exp": NOW + 3600, "client_address": "203.0.113.7",
             "htm": "POST", "htu": "/api/jobs/analysis?x=1", "jti": "req-1",
         });
-        let token = jsonwebtoken::encode(&header, &claims, &key(1).encoding).unwrap();
+        let token = key(1).secret.sign(Some(key(1).id()), &claims).unwrap();
         assert!(matches!(verified(&token, NOW), Err(AssertionError::Malformed(_))));
     }
 

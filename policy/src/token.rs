@@ -9,14 +9,12 @@ use std::str::FromStr;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use jsonwebtoken::dangerous::insecure_decode;
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
-use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, TokenData};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use strum::{EnumString, IntoStaticStr};
 use thiserror::Error;
 
-use crate::jwt::{MAX_BYTES, SecretTooShort, check_secret, malformed_reason, signature_only};
+use crate::jwt::{MAX_BYTES, Parts, Secret, SecretTooShort};
 use crate::subject::{Identity, Subject, SubjectError};
 
 /// The tolerated clock difference for `exp` and `nbf`, in seconds.
@@ -106,7 +104,7 @@ pub enum IssueError {
     Key(#[from] SecretTooShort),
     /// The claims cannot be encoded.
     #[error("the token could not be signed: {0}")]
-    Sign(#[from] jsonwebtoken::errors::Error),
+    Sign(#[from] serde_json::Error),
 }
 
 /// An authenticated user.
@@ -120,13 +118,64 @@ pub struct User {
     pub claims: BTreeMap<String, Value>,
 }
 
+/// An algorithm of signatures (RFC 7518, 3.1; RFC 8037).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr)]
+#[allow(missing_docs)]
+pub enum Algorithm {
+    HS256,
+    HS384,
+    HS512,
+    ES256,
+    ES384,
+    RS256,
+    RS384,
+    RS512,
+    PS256,
+    PS384,
+    PS512,
+    EdDSA,
+}
+
+impl Algorithm {
+    /// Its name in headers of tokens.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
 /// A key that verifies tokens, with its algorithms. Only an RSA key from a set that does not name its algorithm has
 /// several.
 #[derive(Clone)]
-struct VerifyingKey {
+pub struct VerifyingKey {
     id: Option<String>,
     algorithms: &'static [Algorithm],
-    key: DecodingKey,
+    material: Material,
+}
+
+#[derive(Clone)]
+enum Material {
+    Secret(Secret),
+    /// A JWK with the members of the public key only.
+    Public(String),
+}
+
+/// The result of checking a signature with a key.
+#[derive(Clone, Copy, Debug)]
+pub enum Check<'a> {
+    /// Whether the key has signed the token.
+    Decided(bool),
+    /// The caller decides with this public key: a JWK that has no other members than those of the key.
+    Public(&'a str),
+}
+
+impl VerifyingKey {
+    /// Checks the signature of a token.
+    pub fn check(&self, token: &Token<'_>) -> Check<'_> {
+        match &self.material {
+            Material::Secret(secret) => Check::Decided(secret.verifies(&token.parts)),
+            Material::Public(jwk) => Check::Public(jwk),
+        }
+    }
 }
 
 /// The keys that verify tokens: a shared secret or the keys of a key set.
@@ -148,12 +197,10 @@ impl Keys {
     /// # Errors
     /// When the secret is too short.
     pub fn from_secret(secret: &[u8]) -> Result<Self, KeyError> {
-        check_secret(secret)?;
-        let key = DecodingKey::from_secret(secret);
         Ok(Self(vec![VerifyingKey {
             id: None,
             algorithms: &[Algorithm::HS256],
-            key,
+            material: Material::Secret(Secret::new(secret)?),
         }]))
     }
 
@@ -173,7 +220,7 @@ impl Keys {
             .keys
             .iter()
             .filter_map(|key| Jwk::deserialize(key).ok())
-            .filter_map(|jwk| verifying_key(&jwk))
+            .filter_map(verifying_key)
             .take(MAX_KEYS)
             .collect();
         if keys.is_empty() {
@@ -188,9 +235,13 @@ impl Keys {
         self.0.is_empty()
     }
 
-    /// The keys that may have signed a token with this header. If a key has an id, the `kid` must match it. A token
-    /// without `kid` matches keys without an id, or the only key of its algorithm.
-    fn candidates(&self, kid: Option<&str>, algorithm: Algorithm) -> impl Iterator<Item = &VerifyingKey> {
+    /// The keys that may have signed a token. If a key has an id, the `kid` must match it. A token without `kid` matches
+    /// keys without an id, or the only key of its algorithm.
+    pub fn candidates(&self, token: &Token<'_>) -> impl Iterator<Item = &VerifyingKey> {
+        self.of(token.parts.header.kid.as_deref(), token.algorithm)
+    }
+
+    fn of(&self, kid: Option<&str>, algorithm: Algorithm) -> impl Iterator<Item = &VerifyingKey> {
         let of_algorithm = move |key: &&VerifyingKey| key.algorithms.contains(&algorithm);
         let only = self.0.iter().filter(of_algorithm).count() == 1;
         self.0.iter().filter(move |key| {
@@ -204,40 +255,76 @@ impl Keys {
     }
 }
 
-/// The verifying key of a JWK; `None` if the key is for encryption, symmetric, or of an algorithm that is not accepted.
-fn verifying_key(jwk: &Jwk) -> Option<VerifyingKey> {
-    if matches!(
-        jwk.common.public_key_use,
-        Some(PublicKeyUse::Encryption | PublicKeyUse::Other(_))
-    ) {
+/// The members of a JSON Web Key that are read (RFC 7517, 7518, 8037).
+#[derive(Deserialize)]
+struct Jwk {
+    kty: String,
+    #[serde(rename = "use")]
+    key_use: Option<String>,
+    alg: Option<String>,
+    kid: Option<String>,
+    crv: Option<String>,
+    n: Option<String>,
+    e: Option<String>,
+    x: Option<String>,
+    y: Option<String>,
+}
+
+/// The verifying key of a JWK; `None` if the key is for encryption, symmetric, malformed, or of an algorithm that is not
+/// accepted.
+fn verifying_key(jwk: Jwk) -> Option<VerifyingKey> {
+    if jwk.key_use.is_some_and(|key_use| key_use != "sig") {
         return None;
     }
-    let family: &'static [Algorithm] = match &jwk.algorithm {
-        AlgorithmParameters::RSA(_) => &[
-            Algorithm::RS256,
-            Algorithm::RS384,
-            Algorithm::RS512,
-            Algorithm::PS256,
-            Algorithm::PS384,
-            Algorithm::PS512,
-        ],
-        AlgorithmParameters::EllipticCurve(ec) if ec.curve == EllipticCurve::P256 => &[Algorithm::ES256],
-        AlgorithmParameters::EllipticCurve(ec) if ec.curve == EllipticCurve::P384 => &[Algorithm::ES384],
-        AlgorithmParameters::OctetKeyPair(okp) if okp.curve == EllipticCurve::Ed25519 => &[Algorithm::EdDSA],
+    // A number of this many bytes; 0 for any number.
+    let has_length = |number: &Option<String>, length: usize| {
+        let bytes = number.as_ref().and_then(|text| URL_SAFE_NO_PAD.decode(text).ok());
+        bytes.is_some_and(|bytes| !bytes.is_empty() && (length == 0 || bytes.len() == length))
+    };
+    let curve = jwk.crv.as_deref();
+    let (family, is_complete): (&'static [Algorithm], bool) = match (jwk.kty.as_str(), curve) {
+        ("RSA", _) => (
+            &[
+                Algorithm::RS256,
+                Algorithm::RS384,
+                Algorithm::RS512,
+                Algorithm::PS256,
+                Algorithm::PS384,
+                Algorithm::PS512,
+            ],
+            has_length(&jwk.n, 0) && has_length(&jwk.e, 0),
+        ),
+        ("EC", Some("P-256")) => (
+            &[Algorithm::ES256],
+            has_length(&jwk.x, 32) && has_length(&jwk.y, 32),
+        ),
+        ("EC", Some("P-384")) => (
+            &[Algorithm::ES384],
+            has_length(&jwk.x, 48) && has_length(&jwk.y, 48),
+        ),
+        ("OKP", Some("Ed25519")) => (&[Algorithm::EdDSA], has_length(&jwk.x, 32)),
         _ => return None,
     };
-    let algorithms = match jwk.common.key_algorithm {
+    if !is_complete {
+        return None;
+    }
+    let algorithms = match jwk.alg {
         None => family,
         Some(declared) => {
-            let declared = Algorithm::try_from(declared).ok()?;
+            let declared = Algorithm::from_str(&declared).ok()?;
             let position = family.iter().position(|algorithm| *algorithm == declared)?;
             family.get(position..=position)?
         }
     };
+    let public = match jwk.kty.as_str() {
+        "RSA" => json!({"kty": "RSA", "n": jwk.n, "e": jwk.e}),
+        "EC" => json!({"kty": "EC", "crv": jwk.crv, "x": jwk.x, "y": jwk.y}),
+        _ => json!({"kty": jwk.kty, "crv": jwk.crv, "x": jwk.x}),
+    };
     Some(VerifyingKey {
-        id: jwk.common.key_id.clone(),
+        id: jwk.kid,
         algorithms,
-        key: DecodingKey::from_jwk(jwk).ok()?,
+        material: Material::Public(public.to_string()),
     })
 }
 
@@ -394,7 +481,7 @@ pub fn issue(
     issuer: Option<&str>,
     audience: Option<&str>,
 ) -> Result<String, IssueError> {
-    check_secret(secret)?;
+    let secret = Secret::new(secret)?;
     #[derive(Serialize)]
     struct Issued<'a> {
         sub: &'a str,
@@ -412,52 +499,109 @@ pub fn issue(
         iss: issuer,
         aud: audience,
     };
-    Ok(jsonwebtoken::encode(
-        &Header::new(Algorithm::HS256),
-        &claims,
-        &EncodingKey::from_secret(secret),
-    )?)
+    Ok(secret.sign(None, &claims)?)
 }
 
-/// Verifies a token at `now_unix_secs` (seconds since the Unix epoch) and returns its user.
-///
-/// # Errors
-/// The first reason found to refuse it. After [`TokenError::UnknownKey`] and [`TokenError::BadSignature`], ask
-/// [`may_be_valid_with_newer_keys`].
-pub fn verify(keys: &Keys, token: &str, expected: &Expected, now_unix_secs: u64) -> Result<User, TokenError> {
-    if token.len() > MAX_BYTES {
-        return Err(TokenError::TooLong);
-    }
-    let header = jsonwebtoken::decode_header(token).map_err(|error| unread_header(token, error))?;
-    if header.crit.is_some() {
-        return Err(TokenError::Malformed("critical header fields are not supported"));
+/// A token that can be read. Nothing is verified.
+#[derive(Debug)]
+pub struct Token<'a> {
+    parts: Parts<'a>,
+    algorithm: Algorithm,
+}
+
+impl<'a> Token<'a> {
+    /// Reads the format and the header of a token.
+    ///
+    /// # Errors
+    /// When no key could verify it.
+    pub fn read(text: &'a str) -> Result<Self, TokenError> {
+        if text.len() > MAX_BYTES {
+            return Err(TokenError::TooLong);
+        }
+        let parts = Parts::of(text).map_err(TokenError::Malformed)?;
+        let algorithm = Algorithm::from_str(&parts.header.alg)
+            .map_err(|_| TokenError::Malformed("its algorithm is not supported"))?;
+        if parts.header.crit.is_some() {
+            return Err(TokenError::Malformed("critical header fields are not supported"));
+        }
+        Ok(Self { parts, algorithm })
     }
 
-    let mut refused = TokenError::UnknownKey;
-    for candidate in keys.candidates(header.kid.as_deref(), header.alg) {
-        match jsonwebtoken::decode(token, &candidate.key, &signature_only(header.alg)) {
-            Ok(_) if header.typ.as_deref().is_some_and(is_not_access_token) => {
-                return Err(TokenError::NotAnAccessToken);
-            }
-            Ok(data) => return check(&Claims(data.claims), expected, now_unix_secs),
-            Err(error) => {
-                refused = match error.kind() {
-                    jsonwebtoken::errors::ErrorKind::InvalidSignature => TokenError::BadSignature,
-                    _ => malformed(error),
-                }
-            }
+    /// The algorithm of its signature.
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// The text that is signed.
+    pub fn signed(&self) -> &str {
+        self.parts.signed
+    }
+
+    /// The signature.
+    pub fn signature(&self) -> &[u8] {
+        &self.parts.signature
+    }
+
+    /// The user, at `now_unix_secs` (seconds since the Unix epoch). `verified` is whether one of the keys that may have
+    /// signed the token has, and `None` without such keys.
+    ///
+    /// # Errors
+    /// The first reason found to refuse it. After [`TokenError::UnknownKey`] and [`TokenError::BadSignature`], ask
+    /// [`may_be_valid_with_newer_keys`].
+    pub fn user(
+        &self,
+        verified: Option<bool>,
+        expected: &Expected,
+        now_unix_secs: u64,
+    ) -> Result<User, TokenError> {
+        match verified {
+            None => return Err(TokenError::UnknownKey),
+            Some(false) => return Err(TokenError::BadSignature),
+            Some(true) => {}
+        }
+        if self.is_not_access_token() {
+            return Err(TokenError::NotAnAccessToken);
+        }
+        let claims = self.parts.claims().map_err(TokenError::Malformed)?;
+        check(&Claims(claims), expected, now_unix_secs)
+    }
+
+    fn is_not_access_token(&self) -> bool {
+        self.parts.header.typ.as_deref().is_some_and(is_not_access_token)
+    }
+}
+
+/// Verifies a token at `now_unix_secs` and returns its user. `verify` checks a signature with a public key, as in
+/// [`Check::Public`].
+///
+/// # Errors
+/// As [`Token::read`] and [`Token::user`].
+pub fn verify(
+    keys: &Keys,
+    text: &str,
+    expected: &Expected,
+    now_unix_secs: u64,
+    verify: impl Fn(&str, &Token<'_>) -> bool,
+) -> Result<User, TokenError> {
+    let token = Token::read(text)?;
+    let mut verified = None;
+    for key in keys.candidates(&token) {
+        let is_signed = match key.check(&token) {
+            Check::Decided(is_signed) => is_signed,
+            Check::Public(jwk) => verify(jwk, &token),
+        };
+        verified = Some(is_signed);
+        if is_signed {
+            break;
         }
     }
-    Err(refused)
+    token.user(verified, expected, now_unix_secs)
 }
 
 /// The `iss` claim of a token that is not verified. Any client can write it. It only selects the keys that must verify
 /// the token.
 pub fn claimed_issuer(token: &str) -> Option<String> {
-    if token.len() > MAX_BYTES {
-        return None;
-    }
-    let TokenData { claims, .. } = insecure_decode(token).ok()?;
+    let claims = Token::read(token).ok()?.parts.claims().ok()?;
     Claims(claims).named("iss")?.as_str().map(str::to_owned)
 }
 
@@ -475,11 +619,17 @@ pub fn may_be_valid_with_newer_keys(
     keys_from_secs: u64,
     now_unix_secs: u64,
 ) -> bool {
-    let Ok(TokenData { header, claims }) = insecure_decode(token) else {
+    let Ok(token) = Token::read(token) else {
+        return false;
+    };
+    let Ok(claims) = token.parts.claims() else {
         return false;
     };
     let claims = Claims(claims);
-    let is_of_key_set = !matches!(header.alg, Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512);
+    let is_of_key_set = !matches!(
+        token.algorithm,
+        Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512
+    );
     let is_newer = match claims.date("iat", "") {
         Ok(Some(issued_at)) => issued_at.saturating_add(LEEWAY_SECS) > keys_from_secs,
         Ok(None) => true,
@@ -487,24 +637,8 @@ pub fn may_be_valid_with_newer_keys(
     };
     is_of_key_set
         && is_newer
-        && !header.typ.is_some_and(|typ| is_not_access_token(&typ))
+        && !token.is_not_access_token()
         && check(&claims, expected, now_unix_secs).is_ok()
-}
-
-/// The library parses only the algorithms that it supports.
-fn unread_header(token: &str, error: jsonwebtoken::errors::Error) -> TokenError {
-    #[derive(Deserialize)]
-    struct OnlyAlgorithm {
-        alg: String,
-    }
-    let header = token.split('.').next().unwrap_or_default();
-    let read = URL_SAFE_NO_PAD.decode(header).ok();
-    match read.and_then(|json| serde_json::from_slice::<OnlyAlgorithm>(&json).ok()) {
-        Some(header) if Algorithm::from_str(&header.alg).is_err() => {
-            TokenError::Malformed("its algorithm is not supported")
-        }
-        _ => malformed(error),
-    }
 }
 
 fn check(claims: &Claims, expected: &Expected, now: u64) -> Result<User, TokenError> {
@@ -578,13 +712,11 @@ fn identity(claims: &Claims, holder_claim: Option<&str>) -> Result<Identity, Tok
     Ok(Identity { holder, subject })
 }
 
-fn malformed(error: jsonwebtoken::errors::Error) -> TokenError {
-    TokenError::Malformed(malformed_reason(&error))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jsonwebtoken::jwk;
+    use jsonwebtoken::{DecodingKey, EncodingKey, Header};
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -592,13 +724,27 @@ mod tests {
     const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
     const USER: &str = "2b0c5d9e-5ad9-4f43-9f0a-0d4b4e0d3a55";
 
+    /// Verifies as `jsonwebtoken` does.
+    fn verify(keys: &Keys, token: &str, expected: &Expected, now: u64) -> Result<User, TokenError> {
+        super::verify(keys, token, expected, now, |jwk, token| {
+            let jwk: jwk::Jwk = serde_json::from_str(jwk).unwrap();
+            let signature = URL_SAFE_NO_PAD.encode(token.signature());
+            let algorithm = token.algorithm().name().parse().unwrap();
+            DecodingKey::from_jwk(&jwk)
+                .and_then(|key| {
+                    jsonwebtoken::crypto::verify(&signature, token.signed().as_bytes(), &key, algorithm)
+                })
+                .unwrap()
+        })
+    }
+
     fn keys() -> Keys {
         Keys::from_secret(SECRET).unwrap()
     }
 
     fn signed(claims: &serde_json::Value) -> String {
         jsonwebtoken::encode(
-            &Header::new(Algorithm::HS256),
+            &Header::new(jsonwebtoken::Algorithm::HS256),
             claims,
             &EncodingKey::from_secret(SECRET),
         )
@@ -825,13 +971,14 @@ mod tests {
     fn another_secret_and_another_algorithm_are_refused() {
         let claims = json!({"sub": USER, "exp": NOW + 60});
         let other = EncodingKey::from_secret(&[9; 32]);
-        let token = jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, &other).unwrap();
+        let token =
+            jsonwebtoken::encode(&Header::new(jsonwebtoken::Algorithm::HS256), &claims, &other).unwrap();
         assert_eq!(
             verify(&keys(), &token, &Expected::default(), NOW),
             Err(TokenError::BadSignature)
         );
         let token = jsonwebtoken::encode(
-            &Header::new(Algorithm::HS512),
+            &Header::new(jsonwebtoken::Algorithm::HS512),
             &claims,
             &EncodingKey::from_secret(SECRET),
         )
@@ -846,7 +993,7 @@ mod tests {
 
     #[test]
     fn a_token_with_critical_extensions_is_refused() {
-        let mut header = Header::new(Algorithm::HS256);
+        let mut header = Header::new(jsonwebtoken::Algorithm::HS256);
         header.crit = Some(vec!["b64".into()]);
         let claims = json!({"sub": USER, "exp": NOW + 60});
         let token = jsonwebtoken::encode(&header, &claims, &EncodingKey::from_secret(SECRET)).unwrap();
@@ -928,7 +1075,6 @@ mod tests {
             ),
             (json!({"kty": "OKP", "crv": "P-256", "x": "AQ"}), "OKP P-256"),
         ] {
-            assert!(serde_json::from_value::<Jwk>(key.clone()).is_ok(), "{key}");
             let set = json!({ "keys": [key] }).to_string();
             let error = KeyError::NoUsableKey(kind.to_owned());
             assert_eq!(Keys::from_jwks(&set).unwrap_err(), error, "{set}");
@@ -1033,7 +1179,7 @@ mod tests {
     fn a_public_key_used_as_hmac_secret_does_not_verify_tokens() {
         // Algorithm confusion: a token signed HS256 with the text of the public key.
         let claims = json!({"sub": USER, "exp": NOW + 60});
-        let mut header = Header::new(Algorithm::HS256);
+        let mut header = Header::new(jsonwebtoken::Algorithm::HS256);
         header.kid = Some("rsa-1".into());
         let token =
             jsonwebtoken::encode(&header, &claims, &EncodingKey::from_secret(JWKS.as_bytes())).unwrap();
@@ -1058,7 +1204,7 @@ mod tests {
         let key = |id: &str, algorithms| VerifyingKey {
             id: Some(id.to_owned()),
             algorithms,
-            key: DecodingKey::from_secret(SECRET),
+            material: Material::Public(String::new()),
         };
         let keys = Keys(vec![
             key("a", &[Algorithm::RS256]),
@@ -1066,7 +1212,7 @@ mod tests {
             key("c", &[Algorithm::ES256]),
         ]);
         let ids = |kid, algorithm| -> Vec<_> {
-            keys.candidates(kid, algorithm)
+            keys.of(kid, algorithm)
                 .filter_map(|key| key.id.as_deref())
                 .collect()
         };
