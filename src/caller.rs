@@ -8,6 +8,7 @@ use crate::context::RequestContext;
 use crate::credential_headers::{bearer, cookie, is_service_key};
 use crate::glue;
 use crate::jwks;
+use crate::verified_tokens::{self, KeySetVersion};
 
 /// A service key at the edge has the wrong address. Its owner must know, because it has left the backend.
 pub(crate) const SERVICE_KEY: TokenError =
@@ -102,6 +103,29 @@ async fn verify(
 ) -> Result<Result<User, TokenError>, Unverifiable> {
     let config = context.config;
     let now = clock::now_ms();
+    let is_current = |(url, asked_at): &KeySetVersion| jwks::asked_at(url) == Some(*asked_at);
+    if let Some((user, keys)) = verified_tokens::get(config.edge, text, now, is_current) {
+        if let Some((url, _)) = keys {
+            // Fetches it in the background when it is too old.
+            jwks::key_set(context, &url, false).await;
+        }
+        return Ok(Ok(user));
+    }
+    let verified = verify_new(context, text, now, is_blocked).await?;
+    Ok(verified.map(|(user, keys)| {
+        verified_tokens::put(config.edge, text, &user, keys, now);
+        user
+    }))
+}
+
+/// The same for a token that was not verified before, with the key set that verified it.
+async fn verify_new(
+    context: &RequestContext<'_>,
+    text: &str,
+    now: u64,
+    is_blocked: impl Fn() -> bool,
+) -> Result<Result<(User, Option<KeySetVersion>), TokenError>, Unverifiable> {
+    let config = context.config;
     let issuer = config.issuers.of(text);
     let token = match Token::read(text) {
         Ok(token) => token,
@@ -115,11 +139,12 @@ async fn verify(
     // A token that the shared secret verifies does not wait for the issuer.
     let verified = user(signed_by(&issuer.keys, &token).await);
     let (Err(TokenError::UnknownKey), Some(url)) = (&verified, &issuer.jwks_url) else {
-        return Ok(verified);
+        return Ok(verified.map(|user| (user, None)));
     };
     if is_blocked() {
-        return Ok(verified);
+        return Ok(verified.map(|user| (user, None)));
     }
+    let by = |asked_at| move |user| (user, Some((url.clone(), asked_at)));
     let has_no_key =
         |verified: &_| matches!(verified, Err(TokenError::UnknownKey | TokenError::BadSignature));
     let known = jwks::key_set(context, url, false)
@@ -132,7 +157,7 @@ async fn verify(
             && !jwks::is_settled(url, text)
     };
     if !has_no_key(&verified) || known_at >= now || !may_be_newer() {
-        return Ok(verified);
+        return Ok(verified.map(by(known_at)));
     }
     let newer = jwks::key_set(context, url, true)
         .await
@@ -141,7 +166,7 @@ async fn verify(
     if has_no_key(&verified) && newer.asked_at < now {
         return Err(Unverifiable::OldKeys(jwks::retry_after_secs(context, url)));
     }
-    Ok(verified)
+    Ok(verified.map(by(newer.asked_at)))
 }
 
 /// Whether one of these keys has signed the token; `None` if none of them could have. The runtime checks signatures with
@@ -154,7 +179,9 @@ async fn signed_by(keys: &Keys, token: &Token<'_>) -> Option<bool> {
             Check::Public(jwk) => {
                 let algorithm = token.algorithm().name();
                 let checked = glue::verify_signature(jwk, algorithm, token.signed(), token.signature());
-                JsFuture::from(checked).await.is_ok_and(|checked| checked.is_truthy())
+                JsFuture::from(checked)
+                    .await
+                    .is_ok_and(|checked| checked.is_truthy())
             }
         };
         signed = Some(is_signed);

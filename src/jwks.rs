@@ -197,6 +197,11 @@ pub(crate) async fn key_set(context: &RequestContext<'_>, url: &str, need_newer:
     with_cache(url, |cache| cache.keys.clone())
 }
 
+/// When the key set in use was requested, in milliseconds since the Unix epoch.
+pub(crate) fn asked_at(url: &str) -> Option<u64> {
+    with_cache(url, |cache| cache.keys.as_ref().map(|keys| keys.asked_at))
+}
+
 /// In how many seconds the next request may fetch the key set.
 pub(crate) fn retry_after_secs(context: &RequestContext<'_>, url: &str) -> u64 {
     let next_at = with_cache(url, |cache| {

@@ -69,6 +69,7 @@ mod reports;
 mod forward;
 mod jwks;
 mod limiter;
+mod verified_tokens;
 
 mod caller;
 

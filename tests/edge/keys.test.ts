@@ -51,22 +51,39 @@ test("an issuer's key set verifies every algorithm but ES512", async () => {
   assert.equal(await status(issuer.token("EdDSA", { aud: "other" })), 401);
 });
 
-test("an address that has sent too many bad tokens is denied without a check of its signatures", async () => {
+test("signatures of a blocked address are not checked", async () => {
   const issuer = await newIssuer();
   issuer.addKey("a", "RS256");
   const edge = await startTrusting(issuer, { ANON_READ_LIMIT: 3 });
   const send = (address: string, bearer: string): Promise<Response> =>
     edge.from(address)("/api/usage", { headers: { authorization: `Bearer ${bearer}` } });
   const [header, , signature] = issuer.token("a").split(".");
-  const bad = [header, issuer.token("a", { sub: "root" }).split(".")[1], signature].join(".");
+  // Older than the key set, so it is not a token of newer keys.
+  const claims = issuer.token("a", { sub: "root", iat: 1_000_000_000 }).split(".")[1];
+  const bad = [header, claims, signature].join(".");
   for (let sent = 0; sent < 3; sent++) assert.equal((await send("203.0.113.1", bad)).status, 401);
   const fresh = issuer.token("a", { sub: "another user" });
   const denied = await send("203.0.113.1", fresh);
   assert.equal(denied.status, 429, "its signature would be valid");
   assert.match(denied.headers.get("ratelimit") ?? "", /^"bad-token";r=0;t=\d+$/);
   assert.equal((await send("203.0.113.2", fresh)).status, 200);
+  assert.equal((await send("203.0.113.1", fresh)).status, 200, "it was verified a moment ago");
   const cheap = await tokenFor(origin.secrets.jwt, "anne", { iss: "https://id.test", aud: "weir" });
   assert.equal((await send("203.0.113.1", cheap)).status, 200, "a token of the shared secret is verified");
+});
+
+test("a verified token is refused after its key is revoked", async () => {
+  const issuer = await newIssuer();
+  issuer.addKey("old", "ES256");
+  issuer.addKey("new", "ES256");
+  const status = await startVerifier(issuer, { JWKS_MAX_AGE_MS: 1000, JWKS_COOLDOWN_MS: 100 });
+  const [old, other] = [issuer.token("old"), issuer.token("new")];
+  assert.deepEqual([await status(old), await status(old), await status(other)], [200, 200, 200]);
+  const changed = old.replace(/\.([^.]+)$/, (_, signature: string) => `.${signature.replace(/^../, "AA")}`);
+  assert.equal(await status(changed), 401, "only the exact token is known");
+  issuer.removeKey("old");
+  await until("the key set to be fetched again", async () => (await status(old)) === 401);
+  assert.equal(await status(other), 200);
 });
 
 test("a key set without a usable key is reported with what it has", async () => {
