@@ -60,16 +60,6 @@ extern "C" {
         kind: u32,
         upper: u32,
         lower: u32,
-        known_used: u32,
-        known_reset_at_ms: f64,
-    ) -> Result<Promise, JsValue>;
-
-    /// Calls `AddressCounter::take_many`. The promise resolves to a packed result.
-    #[wasm_bindgen(method, catch, js_name = takeMany)]
-    pub(crate) fn take_many(
-        this: &CounterStub,
-        upper: u32,
-        lower: u32,
         cost: u32,
     ) -> Result<Promise, JsValue>;
 
@@ -87,6 +77,10 @@ extern "C" {
 
     #[wasm_bindgen(method, catch)]
     pub(crate) fn get(this: &Values, name: &str) -> Result<Option<Uint8Array>, JsValue>;
+
+    /// Names and values.
+    #[wasm_bindgen(method, catch)]
+    pub(crate) fn list(this: &Values) -> Result<JsValue, JsValue>;
 
     /// A rate limiting binding.
     pub(crate) type NativeLimiter;

@@ -9,10 +9,10 @@ use weir_policy::address::ClientIpSource;
 use weir_policy::assertion::AssertionKey;
 use weir_policy::cidr::Ranges;
 use weir_policy::header::IdentityHeaders;
-use weir_policy::prefix_counters::Limits;
+use weir_policy::limit_set::Limits;
 use weir_policy::route::{Route, RouteClass, Routes};
 use weir_policy::token::{Expected, Keys, RequiredClaim, RequiredClaimError};
-use weir_policy::window::{Algorithm, MAX_LIMIT, MAX_SLIDING_LIMIT, MAX_WINDOW_MS};
+use weir_policy::window::{Algorithm, MAX_LIMIT, MAX_WINDOW_MS};
 
 use crate::access_log::AccessLog;
 use crate::cors::{AllowedOrigins, CorsFields, Methods, Names};
@@ -260,11 +260,6 @@ impl Config {
         }
     }
 
-    /// The number of counting objects per region alone.
-    pub(crate) fn shards(variables: &Variables) -> u32 {
-        Reader::new(variables).shards()
-    }
-
     /// The exact policy for anonymous requests alone, which is all that their counting object needs.
     pub(crate) fn submissions(variables: &Variables) -> Limits {
         // Configuration errors were already reported; with any of them, requests never get this far.
@@ -299,8 +294,8 @@ fn handler_route() -> Route {
 }
 
 /// The default limit of an IPv6 /48: that of ten of its /64s.
-fn prefix_limit(address_limit: u32, max: u32) -> u32 {
-    address_limit.saturating_mul(10).min(max)
+fn prefix_limit(address_limit: u32) -> u32 {
+    address_limit.saturating_mul(10).min(MAX_LIMIT)
 }
 
 impl Reader<'_> {
@@ -310,16 +305,11 @@ impl Reader<'_> {
             "ANON_ALGORITHM",
             &[("fixed", Algorithm::Fixed), ("sliding", Algorithm::Sliding)],
         );
-        let max_limit = if algorithm == Algorithm::Sliding {
-            MAX_SLIDING_LIMIT
-        } else {
-            MAX_LIMIT
-        };
-        let address = self.number("ANON_LIMIT", 10, 1, max_limit);
-        let default_prefix = prefix_limit(address, max_limit);
+        let address = self.number("ANON_LIMIT", 10, 1, MAX_LIMIT);
+        let default_prefix = prefix_limit(address);
         Limits {
             address,
-            prefix: self.number("ANON_PREFIX_LIMIT", default_prefix, address, max_limit),
+            prefix: self.number("ANON_PREFIX_LIMIT", default_prefix, address, MAX_LIMIT),
             window_ms: u64::from(self.number("ANON_WINDOW", 60, 1, (MAX_WINDOW_MS / 1000) as u32)) * 1000,
             algorithm,
         }
@@ -349,7 +339,7 @@ impl Reader<'_> {
         let limit = self.number("ANON_READ_LIMIT", 120, 1, MAX_LIMIT);
         Limits {
             address: limit,
-            prefix: prefix_limit(limit, MAX_LIMIT),
+            prefix: prefix_limit(limit),
             window_ms: 60_000,
             algorithm: Algorithm::Fixed,
         }
@@ -1016,19 +1006,9 @@ mod tests {
         let prefix = |set: &[(&str, &str)]| read(set).map(|config| config.submissions.prefix);
         assert_eq!(prefix(&[("ANON_LIMIT", "7")]), Ok(70));
         assert_eq!(prefix(&[("ANON_LIMIT", "7"), ("ANON_PREFIX_LIMIT", "7")]), Ok(7));
-        assert_eq!(
-            prefix(&[("ANON_LIMIT", "500"), ("ANON_ALGORITHM", "sliding")]),
-            Ok(MAX_SLIDING_LIMIT)
-        );
         assert!(
             prefix(&[("ANON_LIMIT", "7"), ("ANON_PREFIX_LIMIT", "6")]).is_err(),
             "below the limit of a /64"
         );
-    }
-
-    #[test]
-    fn a_sliding_window_has_a_smaller_maximum_limit() {
-        assert!(read(&[("ANON_LIMIT", "5000")]).is_ok());
-        assert!(read(&[("ANON_LIMIT", "5000"), ("ANON_ALGORITHM", "sliding")]).is_err());
     }
 }

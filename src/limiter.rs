@@ -14,11 +14,10 @@ use wasm_bindgen::{JsCast, JsValue};
 use weir_policy::address::AddressKey;
 use weir_policy::circuit_breaker::CircuitBreaker;
 use weir_policy::limit_cache::LimitCache;
-use weir_policy::limit_set::SetResult;
-use weir_policy::prefix_counters::{Limits, PrefixCounters, Scope, ScopedResult};
+use weir_policy::limit_set::{Counts, Limits, Scope, SetResult};
 use weir_policy::route::{CountedBy, LimitGroup};
 use weir_policy::token::User;
-use weir_policy::window::{KnownUsage, LimitResult};
+use weir_policy::window::LimitResult;
 
 use crate::bindings::{Bindings, CounterNamespace, IncomingRequest, NativeLimiter, object};
 use crate::clock;
@@ -55,40 +54,35 @@ thread_local! {
 /// A count of this isolate alone for each edge, under the name by which it outlives a panic.
 struct IsolateCount {
     name: &'static str,
-    counters: RefCell<BTreeMap<Option<u32>, Rc<RefCell<PrefixCounters>>>>,
+    counts: RefCell<BTreeMap<Option<u32>, Rc<RefCell<Counts>>>>,
 }
 
 impl IsolateCount {
     const fn new(name: &'static str) -> Self {
-        let counters = RefCell::new(BTreeMap::new());
-        Self { name, counters }
+        let counts = RefCell::new(BTreeMap::new());
+        Self { name, counts }
     }
 
-    fn take(&self, edge: Option<u32>, limits: Limits, key: AddressKey) -> ScopedResult {
-        self.with(edge, limits, |counters| {
-            counters.take(key, None, clock::now_ms())
-        })
+    /// Counts a request. `None` if there is no room for another address. The native limiter also counts it.
+    fn take(&self, edge: Option<u32>, limits: Limits, key: AddressKey) -> Option<SetResult> {
+        self.of(edge)
+            .borrow_mut()
+            .take(&[limits], key, 1, MAX_CACHED_ADDRESSES, clock::now_ms())
     }
 
-    /// The result of [`Self::take`], without counting.
-    fn peek(&self, edge: Option<u32>, limits: Limits, key: AddressKey) -> ScopedResult {
-        self.with(edge, limits, |counters| counters.peek(key, clock::now_ms()))
+    /// The denial of [`Self::take`], without counting.
+    fn denial(&self, edge: Option<u32>, limits: Limits, key: AddressKey) -> Option<SetResult> {
+        self.of(edge).borrow().denial(&[limits], key, clock::now_ms())
     }
 
-    fn with<R>(
-        &self,
-        edge: Option<u32>,
-        limits: Limits,
-        call: impl FnOnce(&mut PrefixCounters) -> R,
-    ) -> R {
-        let mut counters = self.counters.borrow_mut();
-        let counters = counters.entry(edge).or_insert_with(|| {
-            let counters = PrefixCounters::with_capacity(limits, MAX_CACHED_ADDRESSES);
-            let counters = Rc::new(RefCell::new(counters));
-            panics::preserve(&of_edge(self.name, edge), &counters);
-            counters
+    fn of(&self, edge: Option<u32>) -> Rc<RefCell<Counts>> {
+        let mut counts = self.counts.borrow_mut();
+        let counts = counts.entry(edge).or_insert_with(|| {
+            let counts = Rc::default();
+            panics::preserve(&of_edge(self.name, edge), &counts);
+            counts
         });
-        call(&mut counters.borrow_mut())
+        Rc::clone(counts)
     }
 }
 
@@ -120,10 +114,10 @@ impl NamedLimits {
         }
     }
 
-    fn status(&self, scoped: ScopedResult) -> PolicyStatus {
+    fn status(&self, scope: Scope, result: LimitResult) -> PolicyStatus {
         PolicyStatus {
-            named: self.policy(scoped.scope),
-            result: Some(scoped.result),
+            named: self.policy(scope),
+            result: Some(result),
         }
     }
 
@@ -268,8 +262,8 @@ async fn exact(
         return RateLimitDecision::Unavailable;
     };
     let denied = (0..limits.limits.len()).find_map(|index| {
-        let denial = cached_denial(limits, index, key, now)?;
-        Some(limits.named(index)?.status(denial))
+        let (scope, denial) = cached_denial(limits, index, key, now)?;
+        Some(limits.named(index)?.status(scope, denial))
     });
     if let Some(status) = denied {
         return RateLimitDecision::Denied(status);
@@ -281,25 +275,23 @@ async fn exact(
         return RateLimitDecision::Denied(unknown);
     }
 
-    // A counting object restores a single limit from it.
-    let is_only = limits.limits.len() == 1;
-    let known = ADDRESSES.with_borrow(|cache| cache.known_usage(limits.remembered(0, key), now));
-    match ask_counter(context, request, limits.group, key, known.filter(|_| is_only)).await {
-        Ok(decided) => {
-            if decided.full {
-                context.report(Event::CounterFull, "new addresses share counts; raise COUNTER_SHARDS");
-            }
+    match ask_counter(context, request, limits.group, key).await {
+        Ok(Some(decided)) => {
             let Some(named) = limits.named(decided.index) else {
                 return RateLimitDecision::Unavailable;
             };
             // Uses the time before the call, so that a denial is forgotten too early rather than remembered too long.
             remember(limits, key, &decided, &named.limits, now);
-            let status = named.status(decided.scoped);
-            if decided.scoped.result.admitted {
+            let status = named.status(decided.scope, decided.result);
+            if decided.result.admitted {
                 RateLimitDecision::Admitted(status)
             } else {
                 RateLimitDecision::Denied(status)
             }
+        }
+        Ok(None) => {
+            context.report(Event::CounterFull, "raise COUNTER_SHARDS");
+            without_counter(context, unknown, key, limits).await
         }
         Err(error) => {
             context.report(Event::CounterUnavailable, &error.reason());
@@ -308,35 +300,37 @@ async fn exact(
     }
 }
 
-fn cached_denial(limits: &Exact<'_>, index: usize, key: AddressKey, now: u64) -> Option<ScopedResult> {
+fn cached_denial(
+    limits: &Exact<'_>,
+    index: usize,
+    key: AddressKey,
+    now: u64,
+) -> Option<(Scope, LimitResult)> {
     let by_address = ADDRESSES.with_borrow(|cache| cache.denial(limits.remembered(index, key), now));
     let by_prefix =
         || PREFIXES.with_borrow(|cache| cache.denial(limits.remembered(index, key.prefix()?), now));
-    let scoped = |scope| move |result| ScopedResult { scope, result };
     by_address
-        .map(scoped(Scope::Address))
-        .or_else(|| by_prefix().map(scoped(Scope::Prefix)))
+        .map(|denial| (Scope::Address, denial))
+        .or_else(|| Some((Scope::Prefix, by_prefix()?)))
 }
 
 fn remember(exact: &Exact<'_>, key: AddressKey, decided: &SetResult, limits: &Limits, now: u64) {
-    let SetResult { index, scoped, .. } = decided;
-    let limit = limits.policy(scoped.scope).limit;
-    let (cache, key) = match (scoped.scope, key.prefix()) {
+    let SetResult { index, scope, result } = decided;
+    let limit = limits.policy(*scope).limit;
+    let (cache, key) = match (scope, key.prefix()) {
         (Scope::Prefix, Some(prefix)) => (&PREFIXES, prefix),
         _ => (&ADDRESSES, key),
     };
-    cache.with_borrow_mut(|cache| {
-        cache.remember(exact.remembered(*index, key), &scoped.result, limit, now);
-    });
+    cache.with_borrow_mut(|cache| cache.remember(exact.remembered(*index, key), result, limit, now));
 }
 
+/// The object's decision; `None` if it has no room for another address.
 async fn ask_counter(
     context: &RequestContext<'_>,
     request: &IncomingRequest,
     group: Option<u64>,
     key: AddressKey,
-    known: Option<KnownUsage>,
-) -> Result<SetResult, WaitError> {
+) -> Result<Option<SetResult>, WaitError> {
     let namespace = context
         .bindings
         .address_counters()
@@ -350,11 +344,13 @@ async fn ask_counter(
     let config = context.config;
     let mut shard = shard(key, group, config.shards, continent.as_deref(), longitude);
     shard.name = of_edge(&shard.name, config.edge);
-    if !breaker(&shard.name, |breaker| breaker.may_ask(clock::now_ms())) {
+    // Each user has an object, and one breaker is enough for all of them.
+    let breaker_name = if shard.hint.is_none() { "" } else { &shard.name };
+    if !breaker(breaker_name, |breaker| breaker.may_ask(clock::now_ms())) {
         return Err(WaitError::Failed("skipped after failures in a row".into()));
     }
-    let answer = ask_shard(context, &namespace, &shard, key, known).await;
-    breaker(&shard.name, |breaker| match &answer {
+    let answer = ask_shard(context, &namespace, &shard, key).await;
+    breaker(breaker_name, |breaker| match &answer {
         Ok(_) => breaker.succeeded(),
         Err(_) => breaker.failed(clock::now_ms()),
     });
@@ -374,16 +370,14 @@ async fn ask_shard(
     namespace: &CounterNamespace,
     shard: &Shard,
     key: AddressKey,
-    known: Option<KnownUsage>,
-) -> Result<SetResult, WaitError> {
+) -> Result<Option<SetResult>, WaitError> {
     let stub = match shard.hint {
         Some(hint) => namespace.get_by_name_with_options(&shard.name, &object("locationHint", &hint.into())),
         None => namespace.get_by_name(&shard.name),
     };
     let (kind, upper, lower) = key.to_parts();
-    let (known_used, known_reset_at_ms) = known.map_or((0, 0), |known| (known.used, known.reset_at_ms));
     let taken = stub
-        .and_then(|stub| stub.take(kind, upper, lower, known_used, known_reset_at_ms as f64))
+        .and_then(|stub| stub.take(kind, upper, lower, 1))
         .map_err(WaitError::Failed)?;
     let packed = with_timeout(taken, context.config.counter_timeout_ms).await?;
     let result = packed.as_f64().and_then(SetResult::unpack);
@@ -434,8 +428,8 @@ pub(crate) async fn read(context: &RequestContext<'_>, key: AddressKey) -> RateL
         prefix: "anon-read-prefix",
         limits: context.config.reads,
     };
-    let scoped = READS.with(|reads| reads.take(context.config.edge, limits.limits, key));
-    loose(context, limits, scoped, &key.to_string()).await
+    let counted = READS.with(|reads| reads.take(context.config.edge, limits.limits, key));
+    loose(context, limits, counted, &key.to_string()).await
 }
 
 /// Decides on a request with an invalid token. It is counted separately from the address's other requests. So a page
@@ -446,25 +440,29 @@ pub(crate) async fn bad_token(context: &RequestContext<'_>, key: AddressKey) -> 
         prefix: "bad-token-prefix",
         limits: context.config.reads,
     };
-    let scoped = BAD_TOKENS.with(|bad| bad.take(context.config.edge, limits.limits, key));
-    loose(context, limits, scoped, &format!("{BAD_TOKEN}:{key}")).await
+    let counted = BAD_TOKENS.with(|bad| bad.take(context.config.edge, limits.limits, key));
+    loose(context, limits, counted, &format!("{BAD_TOKEN}:{key}")).await
 }
 
 /// Whether an address has sent so many invalid tokens to this isolate that [`bad_token`] denies the next one.
 pub(crate) fn has_sent_bad_tokens(context: &RequestContext<'_>, key: AddressKey) -> bool {
     let limits = context.config.reads;
-    let scoped = BAD_TOKENS.with(|bad| bad.peek(context.config.edge, limits, key));
-    !scoped.result.admitted
+    BAD_TOKENS
+        .with(|bad| bad.denial(context.config.edge, limits, key))
+        .is_some()
 }
 
 async fn loose(
     context: &RequestContext<'_>,
     limits: NamedLimits,
-    scoped: ScopedResult,
+    counted: Option<SetResult>,
     native_key: &str,
 ) -> RateLimitDecision {
-    let status = limits.status(scoped);
-    if !scoped.result.admitted {
+    let status = counted.map_or_else(
+        || limits.unknown_status(),
+        |counted| limits.status(counted.scope, counted.result),
+    );
+    if counted.is_some_and(|counted| !counted.result.admitted) {
         return RateLimitDecision::Denied(status);
     }
     let native = context.bindings.read_limiter();

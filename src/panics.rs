@@ -10,8 +10,7 @@ use std::rc::{Rc, Weak};
 use js_sys::Uint8Array;
 use wasm_bindgen::prelude::*;
 use weir_policy::counts::Tally;
-use weir_policy::limit_set::LimitSet;
-use weir_policy::prefix_counters::PrefixCounters;
+use weir_policy::limit_set::Counts;
 
 use crate::clock;
 use crate::glue;
@@ -31,23 +30,14 @@ pub(crate) trait Preserved {
     fn restore_from(&mut self, bytes: &[u8]) -> bool;
 }
 
-impl Preserved for PrefixCounters {
+impl Preserved for Counts {
     fn to_bytes(&self) -> Vec<u8> {
         self.encode()
     }
 
     fn restore_from(&mut self, bytes: &[u8]) -> bool {
-        self.restore(bytes, clock::now_ms()).is_ok()
-    }
-}
-
-impl Preserved for LimitSet {
-    fn to_bytes(&self) -> Vec<u8> {
-        self.encode()
-    }
-
-    fn restore_from(&mut self, bytes: &[u8]) -> bool {
-        self.restore(bytes, clock::now_ms()).is_ok()
+        *self = Self::decode(bytes, clock::now_ms());
+        true
     }
 }
 

@@ -1,7 +1,7 @@
-//! The choice of the counting object for an address or a user: always the same one; for an address, in its region.
+//! The choice of the counting object: one for many addresses of a region, and one for each user.
 
 use weir_policy::address::AddressKey;
-use weir_policy::prefix_counters::Limits;
+use weir_policy::limit_set::Limits;
 use weir_policy::window::Algorithm;
 
 /// A counting object: its name, and where Cloudflare should create it.
@@ -34,11 +34,14 @@ pub(crate) fn of_edge(name: &str, edge: Option<u32>) -> String {
 
 /// The name of the object that counts a key of the Worker's own code. `limit()` in `weir.mjs` creates names of the same
 /// form.
-pub(crate) fn own_shard(key: AddressKey, limit: u32, seconds: u64, shards: u32) -> String {
-    format!(
-        "limit-{limit}-{seconds}-{}",
-        key.spread() % u64::from(shards.max(1))
-    )
+pub(crate) fn own_shard(key: AddressKey, limit: u32, seconds: u64) -> String {
+    format!("limit-{limit}-{seconds}-{}", hex(key))
+}
+
+/// A key as 16 hexadecimal digits.
+fn hex(key: AddressKey) -> String {
+    let (_, upper, lower) = key.to_parts();
+    format!("{upper:08x}{lower:08x}")
 }
 
 /// The limit of an object that [`own_shard`] names.
@@ -67,12 +70,17 @@ pub(crate) fn shard(
     continent: Option<&str>,
     longitude: Option<f64>,
 ) -> Shard {
-    let number = key.spread() % u64::from(shards.max(1));
-    let number = match group {
-        Some(id) => format!("{number}:{id:016x}"),
-        None => number.to_string(),
+    let is_user = matches!(key, AddressKey::User(_));
+    let id = if is_user {
+        hex(key)
+    } else {
+        (key.spread() % u64::from(shards.max(1))).to_string()
     };
-    if let AddressKey::User(_) = key {
+    let number = match group {
+        Some(group) => format!("{id}:{group:016x}"),
+        None => id,
+    };
+    if is_user {
         return Shard {
             name: format!("{USERS}{number}"),
             hint: None,
@@ -128,13 +136,13 @@ mod tests {
     #[test]
     fn each_routes_limits_have_separate_objects() {
         let own = shard(AddressKey::User(7), Some(0x2a), 1, None, None);
-        assert_eq!(own.name, "user-0:000000000000002a");
+        assert_eq!(own.name, "user-0000000000000007:000000000000002a");
         assert_eq!(
             (group(Some(&own.name)), counts_users(Some(&own.name))),
             (Some(0x2a), true)
         );
         let numbered = of_edge(&own.name, Some(5));
-        assert_eq!(numbered, "user-0:000000000000002a@5");
+        assert_eq!(numbered, "user-0000000000000007:000000000000002a@5");
         assert_eq!(
             (group(Some(&numbered)), counts_users(Some(&numbered))),
             (Some(0x2a), true)
@@ -175,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_name_of_an_object_contains_its_own_limit() {
-        let name = own_shard(AddressKey::own("export:anne"), 5, 3600, 4);
+        let name = own_shard(AddressKey::own("export:anne"), 5, 3600);
         let limits = own_limit(Some(&name)).unwrap();
         assert_eq!((limits.address, limits.window_ms), (5, 3_600_000));
         assert_eq!(own_limit(Some("weur-0")), None);

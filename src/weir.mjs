@@ -13,9 +13,6 @@ import { withHandler } from "./own.mjs";
 // The first ten frames belong to the panic itself.
 Error.stackTraceLimit = 100;
 
-// BATCH_DELAY_MS of policy/src/write_budget.rs.
-const batchDelay = 250;
-
 // The runtime accepts method calls only on objects of classes that extend DurableObject.
 export class AddressCounter extends DurableObject {
   #bindings;
@@ -39,19 +36,8 @@ export class AddressCounter extends DurableObject {
     return this.#counter;
   }
 
-  take(kind, upper, lower, knownUsed, knownResetAt) {
-    return this.#written(this.#live().take(kind, upper, lower, knownUsed, knownResetAt));
-  }
-
-  /** Counts several requests of a key at once, or none. */
-  takeMany(upper, lower, cost) {
-    return this.#written(this.#live().take_many(upper, lower, cost));
-  }
-
-  /** Schedules the write that a negative result asks for. */
-  #written(result) {
-    if (result < 0) setTimeout(() => this.#live().flush(), batchDelay);
-    return Math.abs(result);
+  take(kind, upper, lower, cost) {
+    return this.#live().take(kind, upper, lower, cost);
   }
 
   alarm() {
@@ -198,6 +184,9 @@ async function handle(bindings, request, ctx, next) {
   return respond(request, next ? withHandler(bindings, next) : bindings, ctx);
 }
 
+/** USER_KIND of policy/src/address.rs. */
+const userKind = 8;
+
 /**
  * Counts `cost` units of a key in a fixed window of `window` seconds, exactly and worldwide. All of them are counted, or
  * none. Resolves to whether they are allowed, how many units are left, and in how many milliseconds more are.
@@ -211,9 +200,11 @@ async function limit(bindings, key, { limit, window, cost = 1 }) {
   whole("window", window, 86_400);
   whole("cost", cost, 1000);
   const hash = new DataView(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(String(key))));
-  const shard = hash.getUint32(8) % Number(bindings.COUNTER_SHARDS ?? 1);
-  const name = `limit-${limit}-${window}-${shard}`;
-  const packed = await bindings.ADDRESS_COUNTERS.getByName(name).takeMany(hash.getUint32(0), hash.getUint32(4), cost);
+  const [upper, lower] = [hash.getUint32(0), hash.getUint32(4)];
+  const hex = [upper, lower].map((half) => half.toString(16).padStart(8, "0")).join("");
+  // As own_shard in shard.rs does it.
+  const counter = bindings.ADDRESS_COUNTERS.getByName(`limit-${limit}-${window}-${hex}`);
+  const packed = await counter.take(userKind, upper, lower, cost);
   // As LimitResult::pack in policy/src/window.rs does it.
   const used = Math.floor(packed / 2) % 2 ** 20;
   return {

@@ -1,6 +1,6 @@
 //! The edge as Rust code uses it. `weir.mjs` is the same for JavaScript.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -39,8 +39,6 @@ thread_local! {
     /// The configurations by the number of their edge. That of a running isolate cannot change: a deployment starts new
     /// isolates.
     static CONFIGS: RefCell<BTreeMap<Option<u32>, Configured>> = const { RefCell::new(BTreeMap::new()) };
-    /// COUNTER_SHARDS, which [`Weir::limit`] needs without the rest of the configuration.
-    static SHARDS: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
 type Configured = std::result::Result<Rc<Config>, ConfigError>;
@@ -167,27 +165,20 @@ impl Weir {
             .address_counters()
             .ok_or_else(|| Error::RustError("the binding ADDRESS_COUNTERS is missing".to_owned()))?;
         let key = AddressKey::own(key);
-        let (_, upper, lower) = key.to_parts();
-        let name = own_shard(key, limit.limit, seconds, self.shards());
-        let taken = objects.get_by_name(&name)?.take_many(upper, lower, limit.cost)?;
+        let (kind, upper, lower) = key.to_parts();
+        let name = own_shard(key, limit.limit, seconds);
+        let taken = objects.get_by_name(&name)?.take(kind, upper, lower, limit.cost)?;
         let packed = JsFuture::from(taken).await?;
-        let SetResult { scoped, .. } = packed
+        let SetResult { result, .. } = packed
             .as_f64()
             .and_then(SetResult::unpack)
+            .flatten()
             .ok_or_else(|| Error::RustError("the counting object returned no result".to_owned()))?;
         Ok(Counted {
-            allowed: scoped.result.admitted,
+            allowed: result.admitted,
             limit: limit.limit,
-            remaining: scoped.result.remaining(limit.limit),
-            reset_after: Duration::from_millis(scoped.result.reset_after_ms),
-        })
-    }
-
-    fn shards(&self) -> u32 {
-        SHARDS.get().unwrap_or_else(|| {
-            let shards = Config::shards(&settings::variables(&self.bindings));
-            SHARDS.set(Some(shards));
-            shards
+            remaining: result.remaining(limit.limit),
+            reset_after: Duration::from_millis(result.reset_after_ms),
         })
     }
 }

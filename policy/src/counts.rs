@@ -64,7 +64,7 @@ impl RequestOutcome {
 pub enum Event {
     /// The counting object did not answer, so the native limiter decided.
     CounterUnavailable,
-    /// The counting object has no room for more addresses. New ones share counts, so they may be denied early.
+    /// The counting object has no room for more addresses. The native limiter decides on new ones.
     CounterFull,
     /// The native limiter did not answer either.
     LimiterUnavailable,

@@ -15,7 +15,6 @@ pub mod misspelling;
 pub mod problem;
 pub mod span;
 pub mod subject;
-pub mod write_budget;
 
 pub mod address;
 pub mod admission;
@@ -25,8 +24,7 @@ pub mod namespace;
 pub mod token;
 pub mod window;
 
-pub mod limit_cache;
-pub mod prefix_counters;
-
 pub mod limit_set;
+
+pub mod limit_cache;
 pub mod route;

@@ -1,222 +1,321 @@
-//! Counts requests against several limits, such as ten a minute and two hundred a day:
+//! Counting requests against one or several limits, such as ten a minute and two hundred a day, per address and per IPv6
+//! /48.
 //!
 //! - A request is admitted if all limits admit it, and counts in all of them.
 //! - A denied request counts in none.
+//! - A subscriber with a /48 has 65,536 /64s, each with its own count (see [`crate::address`]). So all /64s of a /48 share
+//!   a second, higher limit over windows of the same length: the prefix limit. Other keys have none.
+
+use std::collections::BTreeMap;
 
 use crate::address::AddressKey;
-use crate::prefix_counters::{Limits, PrefixCounters, ScopedResult};
-use crate::window::{KnownUsage, SnapshotError};
+use crate::window::{Algorithm, LimitResult, MAX_WINDOW_MS, Policy, Window};
 
-/// The maximum number of limits in a set. A packed result has no room for more, and all counts share the 2 MB of a
-/// stored value.
+/// The maximum number of limits that are counted together. A packed result has no room for more.
 pub const MAX_LIMITS: usize = 4;
 
-/// The counts of many addresses or users against the same limits.
-#[derive(Clone, Debug)]
-pub struct LimitSet(Vec<(Limits, PrefixCounters)>);
+/// The limits of an address and of its prefix, over windows of the same length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The limit of an address: an IPv4 address or an IPv6 /64.
+    pub address: u32,
+    /// The limit of an IPv6 /48.
+    pub prefix: u32,
+    /// The length of the windows, in milliseconds.
+    pub window_ms: u64,
+    /// How requests are counted.
+    pub algorithm: Algorithm,
+}
+
+impl Limits {
+    /// The policy for `scope`.
+    pub fn policy(&self, scope: Scope) -> Policy {
+        Policy {
+            limit: match scope {
+                Scope::Address => self.address,
+                Scope::Prefix => self.prefix,
+            },
+            window_ms: self.window_ms,
+            algorithm: self.algorithm,
+        }
+    }
+}
+
+/// Which of the two limits a result refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The limit of the address.
+    Address,
+    /// The limit of the address's prefix.
+    Prefix,
+}
 
 /// The result for the limit that decides: on a denial, the one that denies longest; on an admission, the one with the
 /// fewest requests left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetResult {
-    /// The index of the limit in the set.
+    /// The index of the limit among those that are counted together.
     pub index: usize,
+    /// Whether it is that of the address or of its prefix.
+    pub scope: Scope,
     /// Its result.
-    pub scoped: ScopedResult,
-    /// Whether the counters are full. The addresses that they have no room for share counts.
-    pub full: bool,
+    pub result: LimitResult,
 }
 
-/// The bit of a packed result that is set if the counters are full: above the bits of the index.
-const FULL_BIT: u64 = 1 << 51;
+/// The bit of a packed result for the prefix limit: above the bits of [`LimitResult::pack`].
+const PREFIX_BIT: u64 = 1 << 48;
 
-/// The factor of the limit's index in a packed result: above the bits of [`ScopedResult::pack`].
+/// The factor of the limit's index in a packed result.
 const INDEX_FACTOR: u64 = 1 << 49;
 
+/// The packed result of counts without room for another key.
+const FULL: f64 = -1.0;
+
 impl SetResult {
-    /// The result as one number that a double represents exactly; see [`ScopedResult::pack`].
-    pub fn pack(&self) -> f64 {
-        let full = u64::from(self.full) * FULL_BIT;
-        self.scoped.pack() + (self.index.min(MAX_LIMITS - 1) as u64 * INDEX_FACTOR + full) as f64
+    /// The result as one number that a double represents exactly. `None` stands for [`Counts::take`]'s `None`.
+    pub fn pack(result: Option<Self>) -> f64 {
+        let Some(Self { index, scope, result }) = result else {
+            return FULL;
+        };
+        let scope = match scope {
+            Scope::Address => 0,
+            Scope::Prefix => PREFIX_BIT,
+        };
+        result.pack() + (scope + index.min(MAX_LIMITS - 1) as u64 * INDEX_FACTOR) as f64
     }
 
     /// Decodes a number that [`SetResult::pack`] returned. Returns `None` for any other number.
-    pub fn unpack(packed: f64) -> Option<Self> {
-        let full = packed >= FULL_BIT as f64;
-        let packed = if full { packed - FULL_BIT as f64 } else { packed };
+    pub fn unpack(packed: f64) -> Option<Option<Self>> {
+        if packed == FULL {
+            return Some(None);
+        }
         let index = (packed / INDEX_FACTOR as f64).floor();
         if !(0.0..MAX_LIMITS as f64).contains(&index) {
             return None;
         }
-        let scoped = ScopedResult::unpack(packed - index * INDEX_FACTOR as f64)?;
-        Some(Self {
+        let packed = packed - index * INDEX_FACTOR as f64;
+        let (scope, packed) = if packed >= PREFIX_BIT as f64 {
+            (Scope::Prefix, packed - PREFIX_BIT as f64)
+        } else {
+            (Scope::Address, packed)
+        };
+        let result = LimitResult::unpack(packed)?;
+        Some(Some(Self {
             index: index as usize,
-            scoped,
-            full,
-        })
+            scope,
+            result,
+        }))
     }
 }
 
-impl LimitSet {
-    /// Empty counters for as many addresses as a snapshot has room for. Limits after [`MAX_LIMITS`] are ignored.
-    pub fn new(limits: &[Limits]) -> Self {
-        let limits = &limits[..limits.len().min(MAX_LIMITS)];
-        let counters = |each: &Limits| (*each, PrefixCounters::for_one_of(limits.len(), *each));
-        Self(limits.iter().map(counters).collect())
+/// The kind of an entry's key, its scope, its algorithm, and the length of its window in seconds. Limits
+/// with another window or algorithm have separate counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Head(u32);
+
+impl Head {
+    fn new(kind: u32, scope: Scope, limits: &Limits) -> Self {
+        let sliding = u32::from(limits.algorithm == Algorithm::Sliding);
+        let prefix = u32::from(scope == Scope::Prefix);
+        let seconds = limits.window_ms.min(MAX_WINDOW_MS).div_ceil(1000) as u32;
+        Self(kind << 24 | prefix << 23 | sliding << 22 | seconds)
     }
 
-    /// Counts one request of `key` at `now_ms` (milliseconds since the Unix epoch) if it is within all limits. `known`
-    /// is the usage that the caller remembers, if there is only one limit. Returns `None` without any limit.
-    pub fn take(&mut self, key: AddressKey, known: Option<KnownUsage>, now_ms: u64) -> Option<SetResult> {
-        let full = self.is_full();
-        let at = |(index, scoped)| SetResult { index, scoped, full };
-        if let [(_, only)] = &mut self.0[..] {
-            return Some(at((0, only.take(key, known, now_ms))));
+    fn algorithm(self) -> Algorithm {
+        if self.0 >> 22 & 1 == 1 {
+            Algorithm::Sliding
+        } else {
+            Algorithm::Fixed
         }
-        let seen = self.0.iter_mut().map(|(_, counters)| counters.peek(key, now_ms));
-        let denial = seen
-            .enumerate()
-            .filter(|(_, scoped)| !scoped.result.admitted)
-            .max_by_key(|(_, scoped)| scoped.result.reset_after_ms);
-        if denial.is_some() {
-            return denial.map(at);
-        }
-        let taken = self.0.iter_mut().map(|(limits, counters)| {
-            let scoped = counters.take(key, None, now_ms);
-            (scoped.result.remaining(limits.policy(scoped.scope).limit), scoped)
+    }
+
+    fn is_of_prefix(self) -> bool {
+        self.0 >> 23 & 1 == 1
+    }
+}
+
+/// The bytes of an entry.
+const ENTRY: usize = 20;
+
+/// The counts of many addresses or users. Not a hash table: clients choose the keys, and wasm has no random seed against
+/// hash collisions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts(BTreeMap<(Head, u64), Window>);
+
+impl Counts {
+    /// The counts in bytes that [`Self::encode`] returned, without those of windows that have ended at `now_ms`
+    /// (milliseconds since the Unix epoch). Any bytes are some counts.
+    pub fn decode(bytes: &[u8], now_ms: u64) -> Self {
+        let number = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .rev()
+                .fold(0, |sum, byte| (sum << 8) + u64::from(*byte))
+        };
+        let entries = bytes.chunks_exact(ENTRY).map(|entry| {
+            let (head, rest) = entry.split_at(4);
+            let (key, window) = rest.split_at(8);
+            ((Head(number(head) as u32), number(key)), Window(number(window)))
         });
-        let least = taken.enumerate().min_by_key(|(_, (left, _))| *left);
-        least.map(|(index, (_, scoped))| at((index, scoped)))
+        Self(
+            entries
+                .filter(|((head, _), window)| window.ends_at(head.algorithm()) > now_ms)
+                .collect(),
+        )
     }
 
-    /// Counts `cost` requests of `key` if all of them are within all limits, and none of them otherwise. The key has no
-    /// prefix. Returns `None` without any limit.
-    pub fn take_many(&mut self, key: AddressKey, cost: u32, now_ms: u64) -> Option<SetResult> {
-        let full = self.is_full();
-        let seen = self.0.iter_mut().enumerate().map(|(index, (limits, counters))| {
-            let mut scoped = counters.peek(key, now_ms);
-            let limit = limits.policy(scoped.scope).limit;
-            // An admitted result counts the request itself.
-            let used = scoped.result.used - u32::from(scoped.result.admitted);
-            if cost > limit.saturating_sub(used) {
-                scoped.result.used = used;
-                scoped.result.admitted = false;
-            }
-            SetResult { index, scoped, full }
-        });
-        let denial = seen
-            .filter(|seen| !seen.scoped.result.admitted)
-            .max_by_key(|seen| seen.scoped.result.reset_after_ms);
-        if denial.is_some() {
-            return denial;
-        }
-        (0..cost).fold(None, |_, _| self.take(key, None, now_ms))
-    }
-
-    /// Removes the windows that have ended.
-    pub fn prune(&mut self, now_ms: u64) {
-        self.0.iter_mut().for_each(|(_, counters)| counters.prune(now_ms));
-    }
-
-    /// Whether new addresses have no room for separate counts.
-    fn is_full(&self) -> bool {
-        self.0.iter().any(|(_, counters)| counters.is_full())
-    }
-
-    /// The number of addresses with counts.
-    pub fn addresses(&self) -> usize {
-        self.0
-            .iter()
-            .map(|(_, counters)| counters.addresses())
-            .max()
-            .unwrap_or(0)
-    }
-
-    /// The end of the last window, in milliseconds since the Unix epoch; `None` without any.
-    pub fn last_end(&self) -> Option<u64> {
-        self.0
-            .iter()
-            .filter_map(|(_, counters)| counters.last_end())
-            .max()
-    }
-
-    /// Encodes all counts as a snapshot. With one limit, it is the snapshot of its [`PrefixCounters`].
+    /// All counts, in 20 bytes each.
     pub fn encode(&self) -> Vec<u8> {
-        if let [(_, only)] = &self.0[..] {
-            return only.encode();
-        }
-        let mut bytes = vec![SNAPSHOT_VERSION];
-        for (limits, counters) in &self.0 {
-            let counts = counters.encode();
-            bytes.extend(limits.window_ms.to_le_bytes());
-            bytes.extend((counts.len() as u32).to_le_bytes());
-            bytes.extend(counts);
+        let mut bytes = Vec::with_capacity(self.0.len() * ENTRY);
+        for ((head, key), window) in &self.0 {
+            bytes.extend(head.0.to_le_bytes());
+            bytes.extend(key.to_le_bytes());
+            bytes.extend(window.0.to_le_bytes());
         }
         bytes
     }
 
-    /// Replaces the counts with those of a snapshot, without windows that have ended at `now_ms`. Counts belong to the
-    /// first limit with a window of the same length. Counts without such a limit are dropped.
-    ///
-    /// # Errors
-    /// When the bytes are not a snapshot.
-    pub fn restore(&mut self, bytes: &[u8], now_ms: u64) -> Result<(), SnapshotError> {
-        let Some((&SNAPSHOT_VERSION, mut rest)) = bytes.split_first() else {
-            return match self.0.first_mut() {
-                Some((_, first)) => first.restore(bytes, now_ms),
-                None => Ok(()),
-            };
-        };
-        let mut restored = self.clone();
-        let mut free: Vec<_> = restored.0.iter_mut().collect();
-        while !rest.is_empty() {
-            let (window_ms, more) = rest.split_first_chunk().ok_or(SnapshotError)?;
-            let (length, more) = more.split_first_chunk().ok_or(SnapshotError)?;
-            let length = u32::from_le_bytes(*length) as usize;
-            let (counts, more) = more.split_at_checked(length).ok_or(SnapshotError)?;
-            rest = more;
-            let window_ms = u64::from_le_bytes(*window_ms);
-            if let Some(index) = free.iter().position(|(limits, _)| limits.window_ms == window_ms) {
-                free.remove(index).1.restore(counts, now_ms)?;
+    /// Counts `cost` requests of `key` at `now_ms` if all of them are within all limits, and none of them otherwise.
+    /// Returns `None` if there are already `capacity` counts and the key has none, so that nothing is counted.
+    pub fn take(
+        &mut self,
+        limits: &[Limits],
+        key: AddressKey,
+        cost: u32,
+        capacity: usize,
+        now_ms: u64,
+    ) -> Option<SetResult> {
+        let seen: Vec<_> = self.seen(limits, key, cost, now_ms).collect();
+        let denial = seen
+            .iter()
+            .map(|(_, _, result)| *result)
+            .filter(|seen| !seen.result.admitted)
+            .max_by_key(|seen| seen.result.reset_after_ms);
+        if denial.is_some() {
+            return denial;
+        }
+        let new = seen.iter().filter(|(at, ..)| !self.0.contains_key(at)).count();
+        if new > 0 && self.0.len() + new > capacity {
+            self.prune(now_ms);
+            if self.0.len() + new > capacity {
+                return None;
             }
         }
-        *self = restored;
-        Ok(())
+        for (at, window, _) in &seen {
+            self.0.insert(*at, *window);
+        }
+        let left = |seen: &SetResult| {
+            let policy = limits.get(seen.index).map(|limits| limits.policy(seen.scope));
+            seen.result.remaining(policy.map_or(0, |policy| policy.limit))
+        };
+        seen.into_iter().map(|(_, _, result)| result).min_by_key(left)
+    }
+
+    /// The denial that [`Self::take`] would return, without counting a request.
+    pub fn denial(&self, limits: &[Limits], key: AddressKey, now_ms: u64) -> Option<SetResult> {
+        self.seen(limits, key, 1, now_ms)
+            .map(|(_, _, result)| result)
+            .filter(|seen| !seen.result.admitted)
+            .max_by_key(|seen| seen.result.reset_after_ms)
+    }
+
+    /// The place, the count and the result of each limit, if the requests counted.
+    fn seen(
+        &self,
+        limits: &[Limits],
+        key: AddressKey,
+        cost: u32,
+        now_ms: u64,
+    ) -> impl Iterator<Item = ((Head, u64), Window, SetResult)> {
+        let scopes = [
+            Some((Scope::Address, key)),
+            key.prefix().map(|key| (Scope::Prefix, key)),
+        ];
+        let each = limits.iter().take(MAX_LIMITS).enumerate();
+        each.flat_map(move |(index, limits)| {
+            scopes.into_iter().flatten().map(move |(scope, key)| {
+                let (kind, upper, lower) = key.to_parts();
+                let at = (
+                    Head::new(kind, scope, limits),
+                    (u64::from(upper) << 32) + u64::from(lower),
+                );
+                let window = self.0.get(&at).copied().unwrap_or_default();
+                let (result, window) = window.take(&limits.policy(scope), cost, now_ms);
+                (at, window, SetResult { index, scope, result })
+            })
+        })
+    }
+
+    /// Removes the windows that have ended.
+    pub fn prune(&mut self, now_ms: u64) {
+        self.0
+            .retain(|(head, _), window| window.ends_at(head.algorithm()) > now_ms);
+    }
+
+    /// The number of addresses or users with counts.
+    pub fn addresses(&self) -> usize {
+        let mut keys: Vec<_> = self
+            .0
+            .keys()
+            .filter(|(head, _)| !head.is_of_prefix())
+            .map(|(head, key)| (head.0 >> 24, *key))
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys.len()
+    }
+
+    /// The end of the last window, in milliseconds since the Unix epoch; `None` without any.
+    pub fn last_end(&self) -> Option<u64> {
+        let ends = self
+            .0
+            .iter()
+            .map(|((head, _), window)| window.ends_at(head.algorithm()));
+        ends.max()
     }
 }
-
-/// Higher than the versions of [`PrefixCounters`].
-const SNAPSHOT_VERSION: u8 = 3;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::window::Algorithm;
     use proptest::prelude::*;
 
     const START: u64 = 1_800_000_000_000;
+    const ANNE: AddressKey = AddressKey::V4(7);
 
     fn limits(address: u32, window_ms: u64) -> Limits {
         Limits {
             address,
-            prefix: address * 2,
+            prefix: address * 2 + 1,
             window_ms,
             algorithm: Algorithm::Fixed,
         }
     }
 
-    fn both() -> LimitSet {
-        LimitSet::new(&[limits(3, 60_000), limits(5, 86_400_000)])
+    fn both() -> [Limits; 2] {
+        [limits(3, 60_000), limits(5, 86_400_000)]
     }
 
-    const ANNE: AddressKey = AddressKey::V4(7);
+    fn take(counts: &mut Counts, limits: &[Limits], key: AddressKey, now: u64) -> SetResult {
+        counts.take(limits, key, 1, 1000, now).unwrap()
+    }
+
+    fn subnet(site: u64, subnet: u64) -> AddressKey {
+        AddressKey::V6(0x2001_0db8_0000_0000 | site << 16 | subnet)
+    }
+
+    fn admitted(counts: &mut Counts, key: AddressKey, times: usize, now: u64) -> usize {
+        (0..times)
+            .filter(|_| take(counts, &[limits(3, 60_000)], key, now).result.admitted)
+            .count()
+    }
 
     #[test]
     fn a_request_needs_room_in_all_limits() {
-        let mut set = both();
+        let mut counts = Counts::default();
         let mut take = |now| {
-            let decided = set.take(ANNE, None, now).unwrap();
-            (decided.scoped.result.admitted, decided.index)
+            let decided = take(&mut counts, &both(), ANNE, now);
+            (decided.result.admitted, decided.index)
         };
         assert_eq!([take(START), take(START), take(START)], [(true, 0); 3]);
         assert_eq!(take(START), (false, 0));
@@ -231,29 +330,98 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_restored_to_limits_with_the_same_window_length() {
-        let mut set = both();
-        for _ in 0..3 {
-            set.take(ANNE, None, START);
+    fn all_64s_of_a_48_share_its_limit() {
+        let mut counts = Counts::default();
+        let admissions: Vec<_> = (0..4)
+            .map(|n| admitted(&mut counts, subnet(1, n), 5, START))
+            .collect();
+        assert_eq!(admissions, [3, 3, 1, 0]);
+        assert_eq!(admitted(&mut counts, subnet(2, 0), 5, START), 3, "another /48");
+    }
+
+    #[test]
+    fn keys_without_a_prefix_have_no_prefix_limit() {
+        let mut counts = Counts::default();
+        for key in (0..20).map(AddressKey::V4).chain([
+            AddressKey::Unknown,
+            AddressKey::Worker(1),
+            AddressKey::User(1),
+        ]) {
+            assert_eq!(admitted(&mut counts, key, 5, START), 3, "{key}");
         }
-        let snapshot = set.encode();
-        let mut swapped = LimitSet::new(&[limits(4, 86_400_000), limits(9, 3_600_000)]);
-        swapped.restore(&snapshot, START).unwrap();
-        let decided = swapped.take(ANNE, None, START + 60_000).unwrap();
-        assert_eq!((decided.index, decided.scoped.result.used), (0, 4));
-        assert!(
-            !swapped
-                .take(ANNE, None, START + 60_000)
-                .unwrap()
-                .scoped
-                .result
-                .admitted
+    }
+
+    #[test]
+    fn denied_requests_do_not_count_in_either_limit() {
+        let mut counts = Counts::default();
+        assert_eq!(admitted(&mut counts, subnet(1, 0), 100, START), 3);
+        assert_eq!(admitted(&mut counts, subnet(1, 1), 100, START), 3);
+        assert_eq!(admitted(&mut counts, subnet(1, 2), 100, START), 1);
+        // The window of the /48 has ended, and all /64s start again.
+        assert_eq!(admitted(&mut counts, subnet(1, 2), 100, START + 60_000), 3);
+    }
+
+    #[test]
+    fn the_result_reports_the_tightest_limit() {
+        let mut counts = Counts::default();
+        let limits = [limits(3, 60_000)];
+        let mut take = |key, now| take(&mut counts, &limits, key, now);
+        assert_eq!(
+            take(subnet(1, 0), START).scope,
+            Scope::Address,
+            "2 left against 6"
         );
-        let mut one = LimitSet::new(&[limits(3, 60_000)]);
-        one.take(ANNE, None, START);
-        let mut again = LimitSet::new(&[limits(3, 60_000)]);
-        again.restore(&one.encode(), START).unwrap();
-        assert_eq!(again.take(ANNE, None, START).unwrap().scoped.result.used, 2);
+        for _ in 0..2 {
+            take(subnet(1, 0), START);
+        }
+        let denied = take(subnet(1, 0), START + 10);
+        assert_eq!((denied.scope, denied.result.admitted), (Scope::Address, false));
+        for _ in 0..3 {
+            assert_eq!(take(subnet(1, 1), START + 20).scope, Scope::Address);
+        }
+        let last = take(subnet(1, 2), START + 30);
+        assert_eq!(
+            (last.scope, last.result.used),
+            (Scope::Prefix, 7),
+            "0 left against 2"
+        );
+        let denied = take(subnet(1, 3), START + 40);
+        assert_eq!(
+            (denied.scope, denied.result.reset_after_ms),
+            (Scope::Prefix, 59_960)
+        );
+    }
+
+    #[test]
+    fn counts_without_room_count_nothing_but_keep_their_keys() {
+        let mut counts = Counts::default();
+        let limits = [limits(3, 60_000)];
+        let mut take = |key, now| counts.take(&limits, AddressKey::V4(key), 1, 10, now);
+        for key in 0..10 {
+            assert!(take(key, START).is_some());
+        }
+        assert_eq!(take(10, START), None);
+        assert_eq!(take(3, START).unwrap().result.used, 2);
+        assert!(take(10, START + 60_000).is_some(), "the windows have ended");
+    }
+
+    #[test]
+    fn a_million_addresses_have_their_own_counts() {
+        let limits = [limits(2, 86_400_000)];
+        // As in a counting object: the counts are in rows.
+        let mut rows = vec![Counts::default(); 1024];
+        let mut take = |n: u32| {
+            let key = AddressKey::V4(n.wrapping_mul(2_654_435_761));
+            let row = &mut rows[(key.spread() >> 32) as usize % 1024];
+            row.take(&limits, key, 1, 16_384, START).unwrap().result
+        };
+        assert!((0..1_000_000).all(|n| take(n).used == 1));
+        assert!((0..1_000_000).step_by(1000).all(|n| take(n).used == 2));
+        assert!((0..1_000_000).step_by(1000).all(|n| !take(n).admitted));
+        let bytes: usize = rows.iter().map(|row| row.encode().len()).sum();
+        assert!(bytes < 24_000_000, "{bytes}");
+        let longest = rows.iter().map(|row| row.encode().len()).max();
+        assert!(longest < Some(32_000), "{longest:?}");
     }
 
     proptest! {
@@ -262,54 +430,57 @@ mod tests {
         fn a_batch_of_requests_counts_as_a_whole_or_not_at_all(
             costs in proptest::collection::vec((1..6_u32, 0..20_000_u64), 1..40),
         ) {
-            let (mut now, mut set) = (START, LimitSet::new(&[limits(7, 30_000), limits(12, 90_000)]));
-            let user = AddressKey::User(1);
+            let (mut now, mut counts) = (START, Counts::default());
+            let all = [limits(7, 30_000), limits(12, 90_000)];
             for (cost, pause) in costs {
                 now += pause;
-                let mut each = set.clone();
-                let fits = (0..cost).all(|_| each.take(user, None, now).unwrap().scoped.result.admitted);
-                let before = set.encode();
-                let decided = set.take_many(user, cost, now).unwrap();
-                prop_assert_eq!(decided.scoped.result.admitted, fits);
-                prop_assert_eq!(set.encode(), if fits { each.encode() } else { before });
+                let mut each = counts.clone();
+                let fits = (0..cost).all(|_| take(&mut each, &all, ANNE, now).result.admitted);
+                let before = counts.clone();
+                let decided = counts.take(&all, ANNE, cost, 1000, now).unwrap();
+                prop_assert_eq!(decided.result.admitted, fits);
+                prop_assert_eq!(&counts, if fits { &each } else { &before });
             }
         }
-    }
 
-    proptest! {
         #[test]
-        fn limits_are_not_exceeded_and_denials_are_not_counted(
+        fn limits_are_not_exceeded_and_counts_survive_encoding(
             requests in proptest::collection::vec((0..6_u64, 0..40_000_u64), 1..200),
         ) {
             let all = [limits(3, 60_000), limits(5, 300_000), limits(8, 600_000)];
-            let mut set = LimitSet::new(&all);
-            let mut alone: Vec<_> = all.iter().map(|each| PrefixCounters::new(*each)).collect();
+            let (mut counts, mut alone) = (Counts::default(), vec![Counts::default(); 3]);
             let mut now = START;
             for (subnet, gap) in requests {
                 now += gap;
                 let key = AddressKey::V6(0x2001_0db8_0000_0000 | subnet);
-                let decided = set.take(key, None, now).unwrap();
-                prop_assert_eq!(SetResult::unpack(decided.pack()), Some(decided));
-                let all_admit = alone.iter_mut().all(|counters| counters.peek(key, now).result.admitted);
-                prop_assert_eq!(decided.scoped.result.admitted, all_admit);
+                let all_admit = (0..3).all(|n| alone[n].denial(&all[n..=n], key, now).is_none());
+                let denial = counts.denial(&all, key, now);
+                let decided = take(&mut counts, &all, key, now);
+                prop_assert_eq!(SetResult::unpack(SetResult::pack(Some(decided))), Some(Some(decided)));
+                prop_assert_eq!(decided.result.admitted, all_admit);
+                prop_assert_eq!(denial, (!all_admit).then_some(decided));
                 if all_admit {
-                    for counters in &mut alone {
-                        prop_assert!(counters.take(key, None, now).result.admitted);
+                    for n in 0..3 {
+                        prop_assert!(take(&mut alone[n], &all[n..=n], key, now).result.admitted);
                     }
                 }
-                let mut restored = LimitSet::new(&all);
-                restored.restore(&set.encode(), now).unwrap();
-                set = restored;
+                let decoded = Counts::decode(&counts.encode(), now);
+                counts.prune(now);
+                prop_assert_eq!(&decoded, &counts);
             }
         }
 
         #[test]
-        fn arbitrary_bytes_and_numbers_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..60), packed: f64) {
-            let _ = both().restore(&bytes, START);
-            let mut versioned = vec![SNAPSHOT_VERSION];
-            versioned.extend(bytes);
-            let _ = both().restore(&versioned, START);
+        fn arbitrary_bytes_and_numbers_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), packed: f64) {
+            let mut counts = Counts::decode(&bytes, START);
+            take(&mut counts, &both(), ANNE, START);
+            let _ = counts.last_end();
             SetResult::unpack(packed);
         }
+    }
+
+    #[test]
+    fn full_counts_are_a_packed_result_too() {
+        assert_eq!(SetResult::unpack(SetResult::pack(None)), Some(None));
     }
 }

@@ -7,8 +7,7 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 use crate::address::digest;
-use crate::limit_set::MAX_LIMITS;
-use crate::prefix_counters::Limits;
+use crate::limit_set::{Limits, MAX_LIMITS};
 use crate::window::{Algorithm, MAX_LIMIT, MAX_WINDOW_MS};
 
 /// How a route's requests are counted.

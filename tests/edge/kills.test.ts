@@ -75,43 +75,26 @@ async function leftAfterwards(storage: string, address: string): Promise<number>
   return Number(/r=(\d+)/.exec(answer.headers.get("ratelimit") ?? "")?.[1]);
 }
 
-test("under low load, a kill does not lose answered requests", {
-  timeout: 300_000,
-}, async () => {
+test("a kill does not lose answered requests", { timeout: 300_000 }, async () => {
   const storage = freshFolder();
   const edge = await startKillableEdge(storage);
-  for (let sent = 0; sent < 3; sent++) {
-    if (sent > 0) await wait(400);
-    assert.equal((await edge.submit("203.0.113.1")).status, 200);
-  }
+  for (let sent = 0; sent < 3; sent++) assert.equal((await edge.submit("203.0.113.1")).status, 200);
   await edge.kill();
   assert.equal(await leftAfterwards(storage, "203.0.113.1"), 6);
 });
 
-test("a kill a moment after ten concurrent requests keeps all of them", { timeout: 300_000 }, async () => {
-  const storage = freshFolder();
-  const edge = await startKillableEdge(storage);
-  const answers = await Promise.all(Array.from({ length: 10 }, () => edge.submit("203.0.113.2")));
-  assert.ok(answers.every((answer) => answer.status === 200));
-  // A batched write is due after 250 ms.
-  await wait(1_500);
-  await edge.kill();
-  const restarted = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, storage });
-  assert.equal((await restarted.from("203.0.113.2")("/api/jobs/analysis", { method: "POST", body: "{}" })).status, 429);
-});
-
-test("under high load, a kill only loses requests newer than the alarm", { timeout: 300_000 }, async () => {
+test("a kill under load does not lose answered requests", { timeout: 300_000 }, async () => {
   const storage = freshFolder();
   const edge = await startKillableEdge(storage);
   const others = setInterval(
     () => void edge.submit(`198.51.100.${Math.floor(Math.random() * 250)}`).catch(() => undefined),
-    40,
+    20,
   );
   after(() => clearInterval(others));
-  await wait(2_000);
-  for (let sent = 0; sent < 6; sent++) assert.equal((await edge.submit("203.0.113.3")).status, 200);
-  await wait(10_000);
+  await wait(1_000);
+  const answers = await Promise.all(Array.from({ length: 8 }, () => edge.submit("203.0.113.3")));
+  assert.ok(answers.every((answer) => answer.status === 200));
   clearInterval(others);
   await edge.kill();
-  assert.equal(await leftAfterwards(storage, "203.0.113.3"), 3);
+  assert.equal(await leftAfterwards(storage, "203.0.113.3"), 1);
 });

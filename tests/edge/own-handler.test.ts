@@ -192,10 +192,10 @@ test("a counting object of an edge that does not exist reports the cause", async
     `import { AddressCounter, createWeir } from "weir-edge";
     export { AddressCounter };
     createWeir();
-    interface Env { ADDRESS_COUNTERS: { getByName(name: string): { takeMany(...key: number[]): Promise<number> } } }
+    interface Env { ADDRESS_COUNTERS: { getByName(name: string): { take(...key: number[]): Promise<number> } } }
     export default {
       fetch: (request: Request, env: Env): Promise<Response> =>
-        env.ADDRESS_COUNTERS.getByName("any-0@1").takeMany(0, 0, 1)
+        env.ADDRESS_COUNTERS.getByName("any-0@1").take(8, 0, 0, 1)
           .then(() => new Response("counted"), (error: Error) => new Response(error.message)),
     };`,
   );

@@ -50,14 +50,12 @@ test("a denied /48 stays denied without the object, also after eviction", async 
   for (let subnet = 100; subnet < 120; subnet++) {
     assert.equal((await submit(edge, `2001:db8:6:${subnet}::1`)).status, 429);
   }
-  assert.equal((await costs(edge)).calls, calls);
+  assert.ok((await costs(edge)).calls <= calls);
 });
 
 test("an eviction of the counting object does not forget the count of a /48", async () => {
   const edge = await start({ ANON_LIMIT: "3", ANON_PREFIX_LIMIT: "5" });
   assert.equal(await admitted(edge, "7", 4, 1), 4);
-  // Longer than a batched write takes.
-  await new Promise((resolve) => setTimeout(resolve, 1_000));
   await edge.evict();
   assert.equal((await costs(edge)).calls, 0, "the object has been constructed again");
   assert.equal(await admitted(edge, "7", 20, 1), 1);

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { randomUUID } from "node:crypto";
+import { createHash, randomUUID } from "node:crypto";
 import { after, test } from "node:test";
 import type { V4WorkerOptions as WorkerOptions } from "miniflare";
 import { tokenFor } from "../harness/identity.ts";
@@ -16,8 +16,8 @@ const quotas: [string, string][] = [
   ["RateLimit-Policy", '"renders-month";q=2000;w=2592000, "renders-hour";q=100;w=3600'],
   ["RateLimit", '"renders-month";r=7;t=99, "renders-hour";r=3;t=9'],
 ];
-/** The object that counts the users of all regions. */
-const usersName = "user-0";
+/** The name of a user's counting object. */
+const nameOf = (user: string): string => `user-${createHash("sha256").update(user).digest("hex").slice(0, 16)}`;
 
 const start = (vars: Record<string, string>, more: Partial<EdgeOptions> = {}): Promise<Edge> =>
   startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, vars, ...more });
@@ -95,22 +95,21 @@ test("a subject spelled like an address does not share its count", async () => {
 test("users' reads are not counted; a denied user does not call an object", async () => {
   const user = randomUUID();
   await statuses(edge, user, 4);
-  const { calls } = await costs(edge, usersName);
+  const { calls } = await costs(edge, nameOf(user));
   for (let sent = 0; sent < 5; sent++) {
     const answer = await send(edge, user, { method: "GET", body: null }, "/api/jobs");
     assert.equal(answer.status, 202);
     assert.equal(answer.headers.get("ratelimit"), quotas[1]?.[1]);
   }
   assert.deepEqual(await statuses(edge, user, 5), Array(5).fill(429));
-  // Earlier counts are still being written.
-  assert.equal((await costs(edge, usersName)).calls, calls);
+  assert.ok((await costs(edge, nameOf(user))).calls <= calls);
 });
 
 test("a count outlives its object", async () => {
   const limited = await start({ USER_LIMIT: "3" });
   await statuses(limited, "anne", 2);
-  await limited.evict(usersName);
-  assert.equal((await costs(limited, usersName)).calls, 0, "the object was constructed again");
+  await limited.evict(nameOf("anne"));
+  assert.equal((await costs(limited, nameOf("anne"))).calls, 0, "the object was constructed again");
   const third = await send(limited, "anne");
   assert.match(third.headers.get("ratelimit") ?? "", /"user";r=0;t=(60|5\d)$/);
   assert.equal((await send(limited, "anne")).status, 429);
@@ -126,7 +125,7 @@ test("without USER_LIMIT, no object is called for a user", async () => {
   const unlimited = await start({ USER_WINDOW: "5" });
   assert.deepEqual(await statuses(unlimited, "anne", 20), Array(20).fill(202));
   assert.equal((await send(unlimited, "anne")).headers.get("ratelimit"), quotas[1]?.[1]);
-  for (const name of [usersName, counterName]) assert.equal((await costs(unlimited, name)).calls, 0, name);
+  for (const name of [nameOf("anne"), counterName]) assert.equal((await costs(unlimited, name)).calls, 0, name);
 });
 
 test("in shadow mode users are counted and not denied", async () => {
