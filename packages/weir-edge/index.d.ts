@@ -17,10 +17,11 @@ export interface Route {
   methods?: string[];
   path: string;
   callers?: "anyone" | "signed_in";
-  limits?: { by: "address" | "user" | { claim: string }; limit: number; window: string }[];
+  limits?: { by: "address" | "any_address" | "user" | { claim: string }; limit: number; window: string }[];
   skip?: boolean;
   pass?: ("authorization" | "cookie")[];
   origin?: string;
+  max_body_bytes?: number;
 }
 
 /** Another issuer. See ISSUERS in the documentation. */

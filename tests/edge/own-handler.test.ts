@@ -53,7 +53,7 @@ test("errors of the handler get 500, and the log has their messages", async () =
   }
 });
 
-test("an unhandled error of the Worker's own code does not affect other requests", async () => {
+test("unhandled errors of the Worker do not affect requests", async () => {
   const worker = await startProject(
     { after },
     edge,
@@ -276,7 +276,7 @@ test("a compatibility date that is too old is named in the error", async () => {
   }
 });
 
-test("variables of the Worker's own code are not settings, and options override WEIR_ variables", async () => {
+test("options override WEIR_ variables, and others are ignored", async () => {
   const { url } = await startProject(
     { after },
     edge,
@@ -349,7 +349,7 @@ test("a handler may answer an upload before it has read it", async () => {
   }
 });
 
-test("the handler decides on CORS, caching, bodies and its own RateLimit fields", async () => {
+test("the handler decides on CORS, caching and bodies", async () => {
   const { url } = await startProject(
     { after },
     edge,
@@ -388,7 +388,7 @@ test("the handler decides on CORS, caching, bodies and its own RateLimit fields"
   assert.equal(large.headers.get("ratelimit"), '"anon";r=6;t=3600', "the preflight did not count");
 });
 
-test("with settings for it, the edge answers preflights and limits bodies for a handler", async () => {
+test("settings for CORS, bodies and times apply to a handler", async () => {
   const { url } = await startProject(
     { after },
     edge,
@@ -432,18 +432,36 @@ test("unknown options are errors that list all of them", async () => {
   );
 });
 
-test("the types have an option for each setting", async () => {
-  const source = readFileSync(join(root, "src", "settings.rs"), "utf8");
-  const [, settings = ""] = /SETTINGS: \[&str; \d+\] = \[(.*?)\];/s.exec(source) ?? [];
-  const names = [...settings.matchAll(/"(\w+)"/g)].map(([, name]) => name);
-  assert.ok(names.length > 40);
+/** The texts of a list in a Rust file. */
+function listIn(file: string, start: RegExp): string[] {
+  const [, list = ""] = new RegExp(`${start.source}(.*?)\\];`, "s").exec(readFileSync(join(root, file), "utf8")) ?? [];
+  return [...list.matchAll(/"(\w+)"/g)].map(([, name = ""]) => name);
+}
+
+const settings = listIn("src/settings.rs", /SETTINGS: \[&str; \d+\] = \[/);
+const routeMembers = listIn("policy/src/route.rs", /KNOWN: \[&str; \d+\] = \[/);
+
+test("the reference has all settings and members of routes", () => {
+  const page = readFileSync(join(root, "docs", "reference", "edge-settings.md"), "utf8");
+  const rows = [...page.matchAll(/^\| `(\w+)` \|/gm)].map(([, name = ""]) => name);
+  assert.ok(settings.length > 40 && routeMembers.length > 6);
+  assert.deepEqual(rows.filter((name) => /^[A-Z]/.test(name) && settings.includes(name)).sort(), [...settings].sort());
+  assert.deepEqual(rows.filter((name) => /^[a-z]/.test(name)).sort(), [...routeMembers].sort());
+});
+
+test("the types have an option for each setting, and all members of a route", async () => {
+  const names = settings;
   const project = edge.install("types");
   writeFileSync(
     join(project, "index.ts"),
     `import type { Options } from "weir-edge";
     type Name = "${names.join('" | "')}";
     type Upper = Extract<keyof Options, Uppercase<string>>;
-    export const all: [Name, Upper] extends [Upper, Name] ? true : false = true;`,
+    export const all: [Name, Upper] extends [Upper, Name] ? true : false = true;
+    import type { Route } from "weir-edge";
+    type Member = "${routeMembers.join('" | "')}";
+    export const route: [Member, keyof Route] extends [keyof Route, Member] ? true : false = true;
+    export const anyAddress: Route = { path: "/", limits: [{ by: "any_address", limit: 1, window: "1m" }] };`,
   );
   await checkTypes(project, "index.ts");
 });
