@@ -1,5 +1,6 @@
 //! Forwarding a request to the origin and its response to the client. Bodies are streamed, and a request's is counted.
 
+use serde_json::{Value, json};
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{Request, Response};
@@ -82,12 +83,17 @@ pub(crate) async fn send(
             (url, Some(binding.as_str()))
         }
     };
+    let caller = outgoing
+        .origin
+        .is_own_handler()
+        .then(|| caller_of_handler(outgoing).to_string());
     let has_timeout = !outgoing.origin.is_own_handler() || config.handler.origin_timeout;
     let sent = glue::forward(
         context.bindings,
         service,
         &url,
         outgoing.request,
+        caller.as_deref(),
         to_origin(config),
         changes.packed(),
         outgoing.max_body_bytes,
@@ -165,14 +171,14 @@ fn unreachable() -> Problem {
     )
 }
 
-/// The headers that the edge adds to the client's.
-fn request_changes(context: &RequestContext<'_>, outgoing: &Outgoing<'_>) -> Result<HeaderChanges, JsValue> {
+/// The signed caller, for an origin.
+fn signed_caller(context: &RequestContext<'_>, outgoing: &Outgoing<'_>) -> Result<String, JsValue> {
     let caller = Caller {
         user: outgoing.user.map(|user| user.identity.clone()),
         client_address: outgoing.address.key.to_string(),
         token_expires_at: outgoing.user.map(|user| user.expires_at),
     };
-    let assertion = assertion::sign_with_claims(
+    assertion::sign_with_claims(
         &context.config.assertion_key,
         &caller,
         outgoing.claims,
@@ -181,10 +187,29 @@ fn request_changes(context: &RequestContext<'_>, outgoing: &Outgoing<'_>) -> Res
         context.request_id,
         clock::now_ms() / 1000,
     )
-    .map_err(|error| JsValue::from_str(&error.to_string()))?;
+    .map_err(|error| JsValue::from_str(&error.to_string()))
+}
+
+/// The caller, for the Worker's own handler.
+fn caller_of_handler(outgoing: &Outgoing<'_>) -> Value {
+    let identity = outgoing.user.map(|user| &user.identity);
+    json!({
+        "account": identity.map(|identity| identity.holder.as_str()),
+        "user": identity.map(|identity| identity.subject.as_str()),
+        "address": outgoing.address.key.to_string(),
+        "tokenExpiresAt": outgoing.user.map(|user| user.expires_at),
+        "claims": outgoing.claims,
+    })
+}
+
+/// The headers that the edge adds to the client's.
+fn request_changes(context: &RequestContext<'_>, outgoing: &Outgoing<'_>) -> Result<HeaderChanges, JsValue> {
     let mut changes = HeaderChanges::default();
+    // The Worker's own handler gets the caller as it is.
+    if !outgoing.origin.is_own_handler() {
+        changes.set(assertion::HEADER, &signed_caller(context, outgoing)?);
+    }
     changes
-        .set(assertion::HEADER, &assertion)
         .set("traceparent", &outgoing.trace.traceparent)
         .set("x-request-id", context.request_id)
         .set("x-forwarded-host", outgoing.host)

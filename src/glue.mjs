@@ -176,12 +176,14 @@ function headersOf(request, filter, changes) {
  * Forwards a request to a URL, or to the service of this binding. Resolves to the response; rejects with the error of
  * the origin, or with one of the texts that glue.rs lists. Without `maxBytes`, the body passes untouched.
  */
-export function forward(env, service, url, request, filter, changes, maxBytes, uploadMs, originMs) {
+export function forward(env, service, url, request, caller, filter, changes, maxBytes, uploadMs, originMs) {
   const send = service === undefined ? fetch : (url, init) => env[service].fetch(url, init);
   const { method } = request;
   const init = { method, headers: headersOf(request, filter, changes), redirect: "manual" };
   // Cloudflare's data on the client. Only a service reads it: in requests over the network, `cf` has options.
   if (service !== undefined) init.cf = request.cf;
+  // Only `own.mjs` reads it.
+  if (caller !== undefined) init.caller = caller;
   if (method === "GET" || method === "HEAD") {
     if (service === undefined && !hasCacheOption)
       return Promise.reject(new Error("the compatibility_date of the Worker is too old; expected 2024-11-11 or later"));

@@ -43,6 +43,7 @@ extern "C" {
     fn new(passes: &JsValue) -> HeaderFilter;
 
     /// Forwards a request to a URL, or to the service of this binding, with the headers that pass and these changes. The
+    /// Worker's own handler also gets the caller as JSON. The
     /// promise resolves to the response. It rejects with [`TOO_LARGE`], [`CLIENT_ABORTED`], [`CLIENT_SLOW`],
     /// [`TIMED_OUT`] or the error of the origin.
     #[wasm_bindgen(catch)]
@@ -51,6 +52,7 @@ extern "C" {
         service: Option<&str>,
         url: &str,
         request: &Request,
+        caller: Option<&str>,
         filter: &HeaderFilter,
         changes: &str,
         max_body_bytes: Option<u32>,

@@ -14,15 +14,13 @@ class Own {
     this.#next = next;
   }
 
-  async fetch(url, { cache: _, ...init }) {
+  async fetch(url, { cache: _, caller, ...init }) {
     const request = new Request(url, init);
-    const caller = callerOf(request.headers.get("weir-assertion"));
-    request.headers.delete("weir-assertion");
     // Where handlers and libraries of Workers read the address, including a second edge.
     const address = request.headers.get("x-real-ip");
     if (address !== null) request.headers.set("cf-connecting-ip", address);
     try {
-      const response = await this.#next(request, caller);
+      const response = await this.#next(request, JSON.parse(caller));
       if (response instanceof Response) {
         const { body } = request;
         if (body !== null && !body.locked && !request.bodyUsed && response.body !== body) await drain(body);
@@ -58,21 +56,6 @@ async function drain(body) {
   });
   await Promise.race([read().catch(() => {}), timeout]);
   clearTimeout(timer);
-}
-
-/** The caller in an assertion that this Worker has just signed. */
-function callerOf(assertion) {
-  const bytes = Uint8Array.from(atob(assertion.split(".")[1].replace(/-/g, "+").replace(/_/g, "/")), (c) =>
-    c.charCodeAt(0),
-  );
-  const {
-    sub = null,
-    act,
-    client_address,
-    token_exp = null,
-    claims = {},
-  } = JSON.parse(new TextDecoder().decode(bytes));
-  return { account: sub, user: act?.sub ?? sub, address: client_address, tokenExpiresAt: token_exp, claims };
 }
 
 /** The same for a handler in Rust, which gets the caller as JSON. */

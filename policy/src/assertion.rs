@@ -54,7 +54,7 @@ pub struct Caller {
 pub const MAX_CLAIMS_BYTES: usize = 2048;
 
 /// Claims of the user's token that an assertion repeats.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TokenClaims(BTreeMap<String, Value>);
 
 /// The chosen claims are longer than [`MAX_CLAIMS_BYTES`].
