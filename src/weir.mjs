@@ -172,7 +172,7 @@ export function createWeir(options = {}) {
   const plain = edges.get(number);
   return {
     handle: (request, env, ctx, next) => handle(plain(env), request, ctx, next),
-    limit: (key, options) => limit(plain(workerEnv), key, options),
+    limit,
   };
 }
 
@@ -187,11 +187,15 @@ async function handle(bindings, request, ctx, next) {
 /** USER_KIND of policy/src/address.rs. */
 const userKind = 8;
 
+/** When the keys that have used up their limits may send again, by the names of their objects. */
+const blocked = new Map();
+const maxBlocked = 10_000;
+
 /**
  * Counts `cost` units of a key in a fixed window of `window` seconds, exactly and worldwide. All of them are counted, or
  * none. Resolves to whether they are allowed, how many units are left, and in how many milliseconds more are.
  */
-async function limit(bindings, key, { limit, window, cost = 1 }) {
+export async function limit(key, { limit, window, cost = 1 }) {
   const whole = (name, value, most) => {
     if (!Number.isInteger(value) || value < 1 || value > most)
       throw new RangeError(`${name} is ${value}; expected a whole number from 1 to ${most}`);
@@ -203,14 +207,46 @@ async function limit(bindings, key, { limit, window, cost = 1 }) {
   const [upper, lower] = [hash.getUint32(0), hash.getUint32(4)];
   const hex = [upper, lower].map((half) => half.toString(16).padStart(8, "0")).join("");
   // As own_shard in shard.rs does it.
-  const counter = bindings.ADDRESS_COUNTERS.getByName(`limit-${limit}-${window}-${hex}`);
-  const packed = await counter.take(userKind, upper, lower, cost);
+  const name = `limit-${limit}-${window}-${hex}`;
+  const now = Date.now();
+  const until = blocked.get(name) ?? 0;
+  if (until > now) return { allowed: false, limit, remaining: 0, resetAfterMs: until - now };
+  const packed = await workerEnv.ADDRESS_COUNTERS.getByName(name).take(userKind, upper, lower, cost);
   // As LimitResult::pack in policy/src/window.rs does it.
   const used = Math.floor(packed / 2) % 2 ** 20;
-  return {
-    allowed: packed % 2 === 1,
-    limit,
-    remaining: Math.max(limit - used, 0),
-    resetAfterMs: Math.floor(packed / 2 ** 21),
+  const resetAfterMs = Math.floor(packed / 2 ** 21);
+  if (used >= limit) {
+    if (blocked.size >= maxBlocked) blocked.clear();
+    // The time before the call: too early rather than too late.
+    blocked.set(name, now + resetAfterMs);
+  }
+  return { allowed: packed % 2 === 1, limit, remaining: Math.max(limit - used, 0), resetAfterMs };
+}
+
+const seconds = (milliseconds) => Math.ceil(milliseconds / 1000);
+
+/** The fields RateLimit-Policy and RateLimit of a counted request (draft-ietf-httpapi-ratelimit-headers-11). */
+export const rateLimitFields = ({ limit, remaining, resetAfterMs }, window, name = "limit") => ({
+  "ratelimit-policy": `"${name}";q=${limit};w=${window}`,
+  ratelimit: `"${name}";r=${remaining};t=${seconds(resetAfterMs)}`,
+});
+
+/** The answer to a request over its limit. */
+export function tooManyRequests(counted, window, name = "limit") {
+  const problem = {
+    type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
+    title: "Too Many Requests",
+    status: 429,
+    detail: "Rate limit exceeded. Please try again later.",
+    "violated-policies": [name],
   };
+  return new Response(JSON.stringify(problem), {
+    status: 429,
+    headers: {
+      "content-type": "application/problem+json",
+      "cache-control": "no-store",
+      "retry-after": String(Math.max(seconds(counted.resetAfterMs), 1)),
+      ...rateLimitFields(counted, window, name),
+    },
+  });
 }

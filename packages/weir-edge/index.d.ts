@@ -124,6 +124,15 @@ export interface Weir {
  */
 export function createWeir(options?: Options): Weir;
 
+/** `limit` of any edge. It needs the binding ADDRESS_COUNTERS, and no settings. */
+export function limit(key: string, options: { limit: number; window: number; cost?: number }): Promise<Counted>;
+
+/** The fields RateLimit-Policy and RateLimit of a result of `limit`. `name` is that of the policy (default `limit`). */
+export function rateLimitFields(counted: Counted, window: number, name?: string): Record<string, string>;
+
+/** The 429 for a result of `limit` that is not allowed. */
+export function tooManyRequests(counted: Counted, window: number, name?: string): Response;
+
 /** The Durable Object that counts. Export it, and bind it as ADDRESS_COUNTERS. */
 export class AddressCounter {
   constructor(state: unknown, env: unknown);

@@ -111,3 +111,45 @@ test("limit() counts a key's units exactly, all or none", async () => {
   );
   assert.equal(await count("two", 0), "cost is 0; expected a whole number from 1 to 1000");
 });
+
+test("limit() of Hono changes nothing but the RateLimit fields", async () => {
+  const url = await startWorker(
+    "only-limits",
+    `import { Hono } from "hono";
+    import { AddressCounter } from "weir-edge";
+    import { limit } from "weir-edge/hono";
+    export { AddressCounter };
+    const app = new Hono();
+    const key = (c: { req: { header(name: string): string | undefined } }) => c.req.header("x-api-key");
+    app.use("/api/*", limit({ key, limit: 3, window: 3600, name: "api" }));
+    app.use("/costly", limit({ key, limit: 10, window: 3600, cost: (c) => Number(c.req.query("cost")), name: "costly" }));
+    app.use("/shadow", limit({ key, limit: 1, window: 3600, shadow: true }));
+    app.get("/api/own", (c) => c.text("own", 200, { RateLimit: '"own";r=5;t=9' }));
+    app.all("*", (c) => c.text(c.req.header("x-forwarded-for") ?? "none", 200, { "Cache-Control": "public" }));
+    export default app;`,
+  );
+  const get = (path: string, headers: Record<string, string> = { "X-Api-Key": "a" }) =>
+    fetch(url + path, from("203.0.113.1", { "X-Forwarded-For": "198.51.100.1", ...headers }));
+  const first = await get("/api/x");
+  assert.equal(await first.text(), "198.51.100.1");
+  assert.deepEqual(
+    ["cache-control", "ratelimit-policy", "ratelimit"].map((name) => first.headers.get(name)),
+    ["public", '"api";q=3;w=3600', '"api";r=2;t=3600'],
+  );
+  assert.equal((await get("/api/own")).headers.get("ratelimit"), '"own";r=5;t=9');
+  assert.equal((await get("/api/x")).status, 200);
+  for (let sent = 0; sent < 2; sent++) {
+    const denied = await get("/api/x");
+    assert.equal(denied.status, 429);
+    assert.match(denied.headers.get("ratelimit") ?? "", /^"api";r=0;t=\d+$/);
+    assert.ok(Number(denied.headers.get("retry-after")) > 3000);
+    assert.deepEqual(((await denied.json()) as Record<string, unknown>)["violated-policies"], ["api"]);
+  }
+  assert.equal((await get("/api/x", { "X-Api-Key": "b" })).status, 200);
+  for (let sent = 0; sent < 5; sent++) assert.equal((await get("/api/x", {})).status, 200, "without a key");
+  const costs = [7, 4, 3, 1].map((cost) => `/costly?cost=${cost}`);
+  const statuses = [];
+  for (const path of costs) statuses.push((await get(path)).status);
+  assert.deepEqual(statuses, [200, 429, 200, 429]);
+  assert.deepEqual([(await get("/shadow")).status, (await get("/shadow")).status], [200, 200]);
+});
