@@ -27,8 +27,8 @@ export interface Outcome {
 const path = "/api/jobs/analysis";
 const body = JSON.stringify({ files: [{ path: "a_test.go", content: "func TestA(t *testing.T) {}" }] });
 
-/** Submits over sixteen connections for a number of seconds, as a user if there is a token. */
-export async function load(url: string, addresses: Addresses, seconds: number, token?: string): Promise<Outcome> {
+/** Submits over sixteen connections for a number of seconds, as users if there are tokens. */
+export async function load(url: string, addresses: Addresses, seconds: number, token?: () => string): Promise<Outcome> {
   const statuses: Record<string, number> = {};
   const instance = autocannon({
     url,
@@ -39,9 +39,10 @@ export async function load(url: string, addresses: Addresses, seconds: number, t
         method: "POST",
         path,
         body,
-        headers: { "content-type": "application/json", ...(token && { authorization: `Bearer ${token}` }) },
+        headers: { "content-type": "application/json" },
         setupRequest: (request: { headers: Record<string, string> }) => {
           request.headers["cf-connecting-ip"] = addresses();
+          if (token) request.headers.authorization = `Bearer ${token()}`;
           return request;
         },
         onResponse: (status: number) => {

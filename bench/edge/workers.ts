@@ -3,16 +3,22 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { build } from "esbuild";
 import { convertV4MiniflareOptions, Miniflare, type V4MiniflareOptions, type V4WorkerOptions } from "miniflare";
+import { type Algorithm, type Issuer, startIssuer } from "../../tests/edge/issuer.ts";
 import { edgeName, edgeWorker } from "../../tests/edge/workerd.ts";
 import { freshSecrets, type Secrets } from "../../tests/harness/identity.ts";
 import { descendants, fieldsOf } from "../../tests/harness/processes.ts";
 
 const here = import.meta.dirname;
 
+/** The algorithms that identity providers sign with. */
+export const algorithms = ["RS256", "ES256", "ES384", "EdDSA"] as const satisfies Algorithm[];
+
 /** All contenders, each in a separate workerd at a direct socket. */
 export interface Field {
   runtimes: Record<string, Miniflare>;
   secrets: Secrets;
+  /** Signs tokens with these algorithms. */
+  issuer: Issuer;
   origin: string;
   urls: Record<string, string>;
   /** The CPU time of a contender's workerd so far, in microseconds; undefined where /proc is missing. */
@@ -89,12 +95,18 @@ function cpuTime(pid: number | undefined): number | undefined {
 export async function startField(storage: string, before?: string): Promise<Field> {
   const origin = await startOrigin();
   const secrets = freshSecrets();
+  const ends: (() => unknown)[] = [];
+  // Where the harness of the tests reserves ports.
+  process.env.WEIR_TEST_FOLDER ??= storage;
+  const issuer = await startIssuer({ after: (end) => ends.push(end) }, { iss: "https://id.test" });
+  for (const algorithm of algorithms) issuer.addKey(algorithm, algorithm);
+  const keys = await (await fetch(issuer.url)).text();
   const edge = (name: string, clone?: string): V4WorkerOptions =>
     edgeWorker({
       originUrl: origin.url,
       secrets,
       clone,
-      vars: { ANON_READ_LIMIT: "1000000" },
+      vars: { ANON_READ_LIMIT: "1000000", JWKS_URL: issuer.url },
       // Without the page: in the local runtime, a Worker with static files runs behind three other Workers.
       worker: { name, assets: undefined },
     });
@@ -109,7 +121,7 @@ export async function startField(storage: string, before?: string): Promise<Fiel
     }),
     forwarder: await peer("forwarder", origin.url),
     signer: await peer("signer", origin.url, {
-      bindings: { ORIGIN_URL: origin.url, JWT_SECRET: secrets.jwt, EDGE_SECRET: secrets.edge },
+      bindings: { ORIGIN_URL: origin.url, JWT_SECRET: secrets.jwt, EDGE_SECRET: secrets.edge, KEYS: keys },
     }),
     ...(before && { before: edge("before", before) }),
   };
@@ -126,12 +138,14 @@ export async function startField(storage: string, before?: string): Promise<Fiel
   return {
     runtimes,
     secrets,
+    issuer,
     origin: origin.url,
     urls,
     cpu: (name) => cpuTime(processes[name]),
     async close() {
       await Promise.all(Object.values(runtimes).map((runtime) => runtime.dispose()));
       origin.child.disconnect();
+      for (const end of ends) await end();
     },
   };
 }

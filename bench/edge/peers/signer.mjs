@@ -1,15 +1,28 @@
 // The smallest JavaScript version of what the edge does for a user without a limit: it verifies the token, signs the same
-// assertion and forwards. It passes all other headers on, and knows one algorithm and one key.
+// assertion and forwards. It passes all other headers on, and knows one secret and a key for each algorithm.
 const encoder = new TextEncoder();
 const decoder = new TextDecoder();
 const hmac = { name: "HMAC", hash: "SHA-256" };
 const denied = () => new Response(null, { status: 401 });
 
+const algorithms = {
+  HS256: hmac,
+  RS256: { name: "RSASSA-PKCS1-v1_5", hash: "SHA-256" },
+  ES256: { name: "ECDSA", namedCurve: "P-256", hash: "SHA-256" },
+  ES384: { name: "ECDSA", namedCurve: "P-384", hash: "SHA-384" },
+  EdDSA: { name: "Ed25519" },
+};
+
 let keys;
 
-function importKeys(env) {
+async function importKeys(env) {
   const key = (secret, usage) => crypto.subtle.importKey("raw", encoder.encode(secret), hmac, false, [usage]);
-  return Promise.all([key(env.JWT_SECRET, "verify"), key(env.EDGE_SECRET, "sign")]);
+  const published = JSON.parse(env.KEYS).keys.map(async ({ alg, kid: _, use: __, ...jwk }) => [
+    alg,
+    await crypto.subtle.importKey("jwk", { ...jwk, key_ops: ["verify"] }, algorithms[alg], false, ["verify"]),
+  ]);
+  const edgeKey = await key(env.EDGE_SECRET, "sign");
+  return [{ HS256: await key(env.JWT_SECRET, "verify"), ...Object.fromEntries(await Promise.all(published)) }, edgeKey];
 }
 
 const encoded = (bytes) => new Uint8Array(bytes).toBase64({ alphabet: "base64url", omitPadding: true });
@@ -19,11 +32,13 @@ const header = encoded(encoder.encode('{"alg":"HS256","typ":"JWT"}'));
 export default {
   async fetch(request, env) {
     keys ??= importKeys(env);
-    const [jwtKey, edgeKey] = await keys;
+    const [jwtKeys, edgeKey] = await keys;
     const [head, body, signature] = (request.headers.get("authorization") ?? "").replace("Bearer ", "").split(".");
-    if (!signature || JSON.parse(decoder.decode(decoded(head))).alg !== "HS256") return denied();
+    if (!signature) return denied();
+    const { alg } = JSON.parse(decoder.decode(decoded(head)));
     const signed = encoder.encode(`${head}.${body}`);
-    if (!(await crypto.subtle.verify("HMAC", jwtKey, decoded(signature), signed))) return denied();
+    const jwtKey = jwtKeys[alg];
+    if (!jwtKey || !(await crypto.subtle.verify(algorithms[alg], jwtKey, decoded(signature), signed))) return denied();
     const token = JSON.parse(decoder.decode(decoded(body)));
     const now = Math.floor(Date.now() / 1000);
     if (!(token.exp > now)) return denied();
