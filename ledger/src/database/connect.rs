@@ -9,6 +9,7 @@ use secrecy::ExposeSecret;
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
+use super::commit_times::CommitTimes;
 use super::connection_pool::ConnectionPool;
 use super::error::DatabaseError;
 use super::notifier::Notifier;
@@ -16,7 +17,6 @@ use super::parameters::{Host, KEEPALIVE_IDLE, Server, Session, TCP_USER_TIMEOUT,
 use super::prepared::PreparedClient;
 use super::relay::Relay;
 use super::schemas::Schemas;
-use super::session::CommitTimes;
 use super::settings::{self, Settings};
 use super::tls::{MakeTls, SslMode};
 
@@ -398,9 +398,13 @@ impl Database {
         let start = || {
             // The task must not keep itself alive.
             let notifier = Arc::default();
-            Notifier::start(Self {
+            let database = Self {
                 notifier,
                 ..self.clone()
+            };
+            Notifier::start(move |timeout| {
+                let database = database.clone();
+                async move { database.connect_prepared(timeout).await }
             })
         };
         self.notifier.get_or_init(start).clone()

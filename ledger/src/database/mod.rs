@@ -1,5 +1,6 @@
 //! Connections to PostgreSQL: `tokio-postgres` for Weir's own statements, SQLx for River's.
 
+mod commit_times;
 mod connect;
 mod connection_pool;
 mod error;

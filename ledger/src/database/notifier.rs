@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::connect::Database;
+use super::error::DatabaseError;
 use super::prepared::PreparedClient;
 
 /// The number of groups of queues that may wait while a notification is under way.
@@ -23,10 +23,13 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Notifier(mpsc::Sender<BTreeSet<String>>);
 
 impl Notifier {
-    /// Starts the task that notifies. It ends when the last clone is dropped.
-    pub(super) fn start(database: Database) -> Self {
+    /// Starts the task that notifies, on a connection from `connect`. It ends when the last clone is dropped.
+    pub(super) fn start<C>(connect: impl Fn(Duration) -> C + Send + Sync + 'static) -> Self
+    where
+        C: Future<Output = Result<PreparedClient, DatabaseError>> + Send + 'static,
+    {
         let (queues, waiting) = mpsc::channel(MAX_WAITING);
-        tokio::spawn(run(database, waiting));
+        tokio::spawn(run(connect, waiting));
         Self(queues)
     }
 
@@ -39,7 +42,10 @@ impl Notifier {
     }
 }
 
-async fn run(database: Database, mut waiting: mpsc::Receiver<BTreeSet<String>>) {
+async fn run<C>(connect: impl Fn(Duration) -> C, mut waiting: mpsc::Receiver<BTreeSet<String>>)
+where
+    C: Future<Output = Result<PreparedClient, DatabaseError>>,
+{
     let mut client: Option<PreparedClient> = None;
     let mut groups = Vec::new();
     while waiting.recv_many(&mut groups, MAX_WAITING).await > 0 {
@@ -52,11 +58,11 @@ async fn run(database: Database, mut waiting: mpsc::Receiver<BTreeSet<String>>) 
         let notified = tokio::time::timeout(TIMEOUT, async {
             let connected = match client.take().filter(|client| !client.is_closed()) {
                 Some(connected) => connected,
-                None => database.connect_prepared(TIMEOUT).await?,
+                None => connect(TIMEOUT).await?,
             };
             let notify = "SELECT wake_queue(queue) FROM unnest($1::text[]) AS queue";
             connected.query(notify, &[&queues]).await?;
-            Ok::<_, super::DatabaseError>(connected)
+            Ok::<_, DatabaseError>(connected)
         });
         match notified.await {
             Ok(Ok(connected)) => client = Some(connected),

@@ -2,13 +2,12 @@
 //! transaction.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
-use parking_lot::Mutex;
 use tokio_postgres::{Client, GenericClient, Statement};
 
+use super::commit_times::CommitTimes;
 use super::connect::{CONNECT_TIMEOUT, Database};
 use super::error::{DatabaseError, Failure, Phase};
 
@@ -52,24 +51,6 @@ pub(crate) async fn prepare<C: GenericClient + Sync, const N: usize>(
     match prepared.try_into() {
         Ok(prepared) => Ok(prepared),
         Err(_) => unreachable!("as many statements come back as were sent"),
-    }
-}
-
-/// How long commits of this process take, most of which is the flush of the WAL on the server and its synchronous
-/// standby. Transactions keep their locks for as long.
-#[derive(Clone, Default)]
-pub(super) struct CommitTimes(Arc<Mutex<Duration>>);
-
-impl CommitTimes {
-    fn record(&self, time: Duration) {
-        metrics::histogram!("weir_commit_seconds").record(time.as_secs_f64());
-        let mut recent = self.0.lock();
-        *recent = time.max(*recent * 7 / 8);
-    }
-
-    /// The longest recent commit.
-    fn recent(&self) -> Duration {
-        *self.0.lock()
     }
 }
 
