@@ -129,7 +129,7 @@ pub(super) async fn lives(
 ) -> Result<(), BenchError> {
     let scene = Arc::new(Scene {
         reserver: Reserver::start(&stage.database),
-        settler: Settler::start(&stage.database, &stage.rules),
+        settler: Settler::start(&stage.database),
         stage: Arc::clone(stage),
         over: CancellationToken::new(),
     });

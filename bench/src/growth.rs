@@ -285,7 +285,7 @@ async fn used(
 
 /// The time to settle jobs of users with a waiting next job.
 async fn promoted(stage: &Arc<Stage>, users: &[Uuid]) -> Result<Vec<Duration>, BenchError> {
-    let settler = Settler::start(&stage.database, &stage.rules);
+    let settler = Settler::start(&stage.database);
     let each = users.iter().map(|&user| {
         let (stage, settler) = (Arc::clone(stage), settler.clone());
         tokio::spawn(async move {

@@ -1,7 +1,6 @@
 //! The database of a benchmark.
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
 
 use secrecy::ExposeSecret;
 use uuid::Uuid;
@@ -16,7 +15,6 @@ use weir_ledger::holder::Holders;
 use weir_ledger::meter::Meter;
 use weir_ledger::migrate;
 use weir_ledger::reservation::Submission;
-use weir_ledger::rules::Rules;
 
 /// A migrated database on the server of `DATABASE_URL`, dropped at the end.
 pub(super) struct Stage {
@@ -24,7 +22,6 @@ pub(super) struct Stage {
     name: String,
     pub(super) url: String,
     pub(super) database: Database,
-    pub(super) rules: Arc<Rules>,
 }
 
 impl Stage {
@@ -39,14 +36,12 @@ impl Stage {
                 "UPDATE subscription_plans SET analysis_monthly_limit = 2000000000 WHERE is_default",
             )
             .await?;
-        let rules = Arc::new(settings.rules());
-        services::apply(&mut client, &settings.service_entries(), &rules).await?;
+        services::apply(&mut client, &settings.service_entries(), &settings.rules()).await?;
         Ok(Self {
             server,
             name,
             url,
             database,
-            rules,
         })
     }
 

@@ -43,7 +43,8 @@ impl SlotLimits {
     }
 }
 
-/// The operator's limits, from the configuration. They apply to every transaction of a process.
+/// The operator's limits, from the configuration. A process that starts writes them to the database, whose functions
+/// decide by them.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// Slots per holder and meter; `None` never parks a job.

@@ -61,7 +61,7 @@ impl Context {
         Self {
             pool,
             handlers,
-            settler: Settler::start(&database, &rules),
+            settler: Settler::start(&database),
             settings: Arc::new(settings),
             database,
             rules,

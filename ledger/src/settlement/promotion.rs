@@ -1,7 +1,6 @@
 //! Promotion without an ended job: after an upgrade, after limits were raised, or after a missed event.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postgres_types::ToSql;
@@ -14,7 +13,6 @@ use crate::database::{Database, DatabaseError, Failure, Phase};
 use crate::hold_off::HoldOff;
 use crate::meter::Meter;
 use crate::pass::{Pass, Slice};
-use crate::rules::Rules;
 
 /// A holder and one of its meters.
 type Key = (Uuid, Meter);
@@ -45,7 +43,6 @@ const MAX_DUE: usize = 500;
 /// Gives free slots to parked jobs, one slice of holders at a time.
 pub struct Promoter {
     session: Session<SettlementStatements>,
-    rules: Arc<Rules>,
     after_commit: AfterCommit,
     pass: Pass<Key>,
     /// Holders to avoid for now.
@@ -53,10 +50,9 @@ pub struct Promoter {
 }
 
 impl Promoter {
-    pub(super) fn new(database: &Database, rules: Arc<Rules>, after_commit: AfterCommit) -> Self {
+    pub(super) fn new(database: &Database, after_commit: AfterCommit) -> Self {
         Self {
             session: Session::new(database.clone(), LOCK_TIMEOUT),
-            rules,
             after_commit,
             pass: Pass::new(REST),
             hold_off: HoldOff::new(HOLD_OFF_TIME),
@@ -78,7 +74,7 @@ impl Promoter {
         let after = self.pass.after().unwrap_or(FIRST);
         let size = if is_due { SLICE } else { 0 };
         let found = match self.session.connection().await {
-            Ok(connection) => with_deadline(waiting(connection, &self.rules, after, size)).await,
+            Ok(connection) => with_deadline(waiting(connection, after, size)).await,
             Err(failure) => Err(failure),
         };
         let (mut with_room, mut next) = match found {
@@ -302,27 +298,14 @@ async fn park_due(
 /// subscription or limit are included regardless of the size.
 async fn waiting(
     connection: &Connection<SettlementStatements>,
-    rules: &Rules,
     after: Key,
     size: i32,
 ) -> Result<(Vec<Key>, Option<Key>), Failure> {
     let Connection {
         client, statements, ..
     } = connection;
-    let limits = rules.slot_limits.clone().unwrap_or_default();
-    let (plans, slots, anonymous) = limits.columns();
-    let is_limited = rules.slot_limits.is_some();
     let changed = CHANGED_WITHIN.as_secs_f64();
-    let params: [&(dyn ToSql + Sync); 8] = [
-        &after.0,
-        &after.1,
-        &size,
-        &is_limited,
-        &plans,
-        &slots,
-        &anonymous,
-        &changed,
-    ];
+    let params: [&(dyn ToSql + Sync); 4] = [&after.0, &after.1, &size, &changed];
     let rows = client.query(&statements.waiting, &params).await;
     let rows = rows.map_err(|error| Failure::of(error, Phase::Open))?;
     let last = rows.iter().max_by_key(|row| row.get::<_, Option<i32>>("n"));

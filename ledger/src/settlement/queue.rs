@@ -11,7 +11,6 @@ use super::promotion::Promoter;
 use super::transaction::{AfterCommit, Settle};
 use crate::committer::{Committer, Rejection};
 use crate::database::{Database, DatabaseError};
-use crate::rules::Rules;
 
 /// The number of waiting attempts from which a second transaction pays off: much of a transaction's cost does not
 /// depend on its number of jobs.
@@ -23,14 +22,13 @@ pub struct Settler {
     first: Committer<Settle>,
     second: Committer<Settle>,
     database: Database,
-    rules: Arc<Rules>,
     after_commit: AfterCommit,
 }
 
 impl Settler {
     /// Starts the tasks that settle. They end when the last clone is dropped and all waiting attempts are settled.
     #[must_use]
-    pub fn start(database: &Database, rules: &Arc<Rules>) -> Self {
+    pub fn start(database: &Database) -> Self {
         let after_commit = AfterCommit {
             promoted: Promoted::default(),
             notifier: database.notifier(),
@@ -42,7 +40,6 @@ impl Settler {
             first: Committer::start(database, Arc::clone(&settle)),
             second: Committer::start(database, settle),
             database: database.clone(),
-            rules: Arc::clone(rules),
             after_commit,
         }
     }
@@ -56,7 +53,7 @@ impl Settler {
     /// Promotes parked jobs although none of their holder's jobs ended.
     #[must_use]
     pub fn promoter(&self) -> Promoter {
-        Promoter::new(&self.database, Arc::clone(&self.rules), self.after_commit.clone())
+        Promoter::new(&self.database, self.after_commit.clone())
     }
 
     fn committer(&self) -> &Committer<Settle> {

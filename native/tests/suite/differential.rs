@@ -597,7 +597,7 @@ async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<us
             .unwrap();
     }
     let database = &ours.weir.context.database;
-    let (reserver, settler) = (Reserver::start(database), Settler::start(database, &rules));
+    let (reserver, settler) = (Reserver::start(database), Settler::start(database));
     // The jobs in both databases, pairwise.
     let mut jobs: Vec<(i64, i64)> = Vec::new();
     let steps = rng.random_range(8..30);
@@ -824,7 +824,7 @@ async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'sta
     }
     let database = &ours.weir.context.database;
     let reserver = Reserver::start(database);
-    let settler = Settler::start(database, &rules);
+    let settler = Settler::start(database);
     let amount = rng.random_range(0..15);
     let more: Vec<i64> = (0..rng.random_range(1..4))
         .map(|_| rng.random_range(1..15))

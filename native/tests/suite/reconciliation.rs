@@ -284,8 +284,9 @@ async fn lifted_limits_free_a_backlog_in_transactions_of_bounded_size() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     many(&weir, user, "pending", 3_500).await;
-    let lifted = weir.another(&[("FAIRNESS_ENABLED", "false")]);
     let client = weir.client().await;
+    let lift = "UPDATE weir_settings SET counts_slots = false";
+    client.batch_execute(lift).await.unwrap();
     let waiting = async || -> i64 {
         client
             .query_one(
@@ -296,7 +297,7 @@ async fn lifted_limits_free_a_backlog_in_transactions_of_bounded_size() {
             .unwrap()
             .get(0)
     };
-    let mut promoter = lifted.settler.promoter();
+    let mut promoter = weir.context.settler.promoter();
     assert_eq!(promoter.promote().await.unwrap(), 1000);
     assert_eq!(waiting().await, 2500);
     promoter.promote_all().await.unwrap();

@@ -4,10 +4,7 @@
 --
 -- - $1 and $2: the last holder and meter of the previous slice.
 -- - $3: the size of a slice.
--- - $4: whether slots are limited.
--- - $5 and $6: plans with configured slots, and those slots.
--- - $7: the slots of a client address.
--- - $8: seconds that count as recent.
+-- - $4: seconds that count as recent.
 --
 -- The query jumps from holder to holder in the index of parked reservations. So its cost grows with the slice and not
 -- with the number of waiting jobs or holders.
@@ -30,14 +27,14 @@ WITH RECURSIVE slice AS (
     SELECT h.holder, h.event_type, NULL
     FROM user_subscriptions u
     CROSS JOIN LATERAL (SELECT * FROM holders k WHERE k.holder = u.user_id AND k.parked > 0 OFFSET 0) h
-    WHERE u.updated_at > now() - make_interval(secs => $8::float8)
+    WHERE u.updated_at > now() - make_interval(secs => $4::float8)
     UNION ALL
     SELECT h.holder, h.event_type, NULL
     FROM limit_overrides o
     CROSS JOIN LATERAL (
         SELECT * FROM holders k WHERE k.holder = o.user_id AND k.event_type = o.event_type AND k.parked > 0 OFFSET 0
     ) h
-    WHERE o.changed_at > now() - make_interval(secs => $8::float8)
+    WHERE o.changed_at > now() - make_interval(secs => $4::float8)
 )
 SELECT c.holder, c.event_type, c.n, coalesce(h.slots_in_use < t.slots AND h.parked > 0, false) AS has_room
 FROM candidates c
@@ -46,9 +43,7 @@ LEFT JOIN LATERAL (
     ORDER BY k.generation DESC LIMIT 1
 ) h ON true
 CROSS JOIN LATERAL (
-    SELECT CASE WHEN NOT $4 THEN 9223372036854775807
-                ELSE slot_limit(p.tier, p.own_slots, ($6::bigint[])[array_position($5::text[], p.tier)], p.slots, $7)
-           END AS slots
+    SELECT slots_in_force(h.user_id, p.tier, p.slots, p.own_slots) AS slots
     FROM (SELECT) one
     LEFT JOIN LATERAL plan_of(h.user_id, h.event_type, now()) p ON h.user_id IS NOT NULL
 ) t
