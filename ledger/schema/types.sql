@@ -26,7 +26,7 @@ CREATE TYPE submission AS (
     request_hash bytea,
     unique_key bytea
 );
-COMMENT ON TYPE submission IS 'A parameter of submit_many(): one submission.';
+COMMENT ON TYPE submission IS 'A parameter of submit_many: one submission.';
 
 CREATE TYPE ended_attempt AS (
     job_id bigint,
@@ -35,7 +35,7 @@ CREATE TYPE ended_attempt AS (
     used bigint,
     output jsonb
 );
-COMMENT ON TYPE ended_attempt IS 'A parameter of settle_many(): an attempt that succeeded, or a job that may have ended.';
+COMMENT ON TYPE ended_attempt IS 'A parameter of settle_many: an attempt that succeeded, or a job that may have ended.';
 
 CREATE TYPE settlement AS (
     job_id bigint,
@@ -61,4 +61,4 @@ CREATE TYPE settlement AS (
     overage bigint,
     charged bigint
 );
-COMMENT ON TYPE settlement IS 'A part of settle_many(): what happens to one job and its reservation.';
+COMMENT ON TYPE settlement IS 'A part of settle_many: what happens to one job and its reservation.';

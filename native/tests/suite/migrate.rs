@@ -276,10 +276,12 @@ async fn objects_that_an_upgrade_creates_must_not_exist() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_upgrade_names_the_obstacle() {
     let weir = Weir::new().await;
-    let next = with_upgrade("ALTER TABLE usage_events ALTER COLUMN reason TYPE varchar(200)");
+    let next = with_upgrade("ALTER TABLE usage_events DROP COLUMN IF EXISTS note");
     let client = weir.client().await;
     client
-        .batch_execute("CREATE VIEW report AS SELECT reason FROM usage_events")
+        .batch_execute(
+            "ALTER TABLE usage_events ADD note text; CREATE VIEW report AS SELECT note FROM usage_events",
+        )
         .await
         .unwrap();
     let database = &weir.context.database;

@@ -219,8 +219,8 @@ async fn tables_that_differ_are_named_and_refused() {
             "constraint holders.holders_parked_check",
         ),
         (
-            "ALTER TABLE admin_log DISABLE TRIGGER note_log_timeline",
-            "trigger CREATE TRIGGER note_log_timeline",
+            "ALTER TABLE admin_log DISABLE TRIGGER append_only",
+            "trigger CREATE TRIGGER append_only",
         ),
     ] {
         let weir = Weir::new().await;

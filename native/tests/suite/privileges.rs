@@ -65,7 +65,7 @@ async fn only_the_owner_and_two_roles_may_use_weirs_objects() {
     let rows = client
         .query(
             "SELECT p.oid::regprocedure::text AS function, p.proowner::regrole::text AS owner, l.lanname::text AS language, \
-                    p.prosecdef AS definer, \
+                    p.prosecdef AS definer, p.prokind = 'p' AS commits, \
                     (SELECT s FROM unnest(p.proconfig) s WHERE s LIKE 'search_path=%') AS path, \
                     ARRAY(SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END \
                           FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a \
@@ -94,10 +94,12 @@ async fn only_the_owner_and_two_roles_may_use_weirs_objects() {
             for_others,
             "{function}: {callers:?}"
         );
-        // The planner inlines a function in SQL into the calling statement, which has a pinned path.
+        // The planner inlines a function in SQL into the calling statement, which has a pinned path. A procedure that
+        // commits cannot have a path.
+        let is_definer: bool = row.get("definer");
         assert!(
             path.is_some_and(|path| path.ends_with("pg_temp"))
-                || language == "sql" && !row.get::<_, bool>("definer"),
+                || (language == "sql" || row.get("commits")) && !is_definer,
             "{function} has no own search_path that ends with pg_temp: {path:?}"
         );
     }
@@ -302,7 +304,7 @@ async fn missing_rights_on_rivers_tables_are_named_before_anything_starts() {
                       WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind IN ('r', 'v') LOOP \
                  EXECUTE format('ALTER TABLE %s OWNER TO {}', o.name); END LOOP; \
              FOR o IN SELECT p.oid::regprocedure AS name FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace LOOP \
-                 EXECUTE format('ALTER FUNCTION %s OWNER TO {}', o.name); END LOOP; \
+                 EXECUTE format('ALTER ROUTINE %s OWNER TO {}', o.name); END LOOP; \
          END $$; ALTER SCHEMA weir OWNER TO {}",
     )
     .await;

@@ -17,7 +17,8 @@ BEGIN
         ARRAY[ROW(of_holder, of_user, NULL, '', meter, '', 1, '{}', '{}', 1, added, NULL, NULL, NULL, NULL)::submission],
         'none', false) m;
     outcome := r.outcome;
-    quota := quota_of_submission(r.outcome, r.added, r.drawn, r.full_spans, r.spans, r.ends, r.limits, r.ceilings, r.used_in,
+    -- Nothing is reserved.
+    quota := quota_of_submission(r.outcome, 0, 0, r.full_spans, r.spans, r.ends, r.limits, r.ceilings, r.used_in,
                                  r.reserved_in, r.from_grants, r.granted);
 END
 $$;

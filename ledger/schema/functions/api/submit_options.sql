@@ -51,7 +51,7 @@ BEGIN
     EXCEPTION WHEN data_exception THEN
         RAISE invalid_parameter_value USING MESSAGE = 'run_at must be a time that exists, such as 2027-01-31T08:00:00Z';
     END;
-    IF NOT isfinite(run_at) OR run_at > clock_timestamp() + interval '366 days' THEN
+    IF run_at > clock_timestamp() + interval '366 days' THEN
         RAISE invalid_parameter_value USING MESSAGE = 'run_at must be within 366 days';
     END IF;
     asked_for := run_at;

@@ -77,7 +77,8 @@ BEGIN
             of_service.event_type, of_service.kind, of_service.max_attempts, args, '{}', wanted.priority,
             amount_of(of_service, args, weir_submit.amount), wanted.run_at, wanted.idempotency_key, hash,
             unique_key_of(this_holder, of_service.kind, args, of_service.unique_by))::submission],
-        'wait', false) m;
+        'wait', false) WITH ORDINALITY m
+    ORDER BY m.ordinality DESC LIMIT 1;
     outcome := CASE r.outcome WHEN 'scheduled' THEN 'parked' ELSE r.outcome END;
     job_id := r.job_id;
     quota := quota_of_submission(r.outcome, r.added, r.drawn, r.full_spans, r.spans, r.ends, r.limits, r.ceilings, r.used_in,

@@ -7,11 +7,14 @@ CREATE OR REPLACE FUNCTION settle_one(job bigint, of_attempt int, used bigint, o
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$
+DECLARE
+    -- No attempt has a number that is not a smallint.
+    number CONSTANT int := CASE WHEN of_attempt NOT BETWEEN 0 AND 32767 THEN -1 ELSE of_attempt END;
 BEGIN
     -- Also creates a missing row of the holder again.
     PERFORM lock_holder_of_job(job);
     SELECT s.outcome, s.charged INTO settle_one.outcome, settle_one.charged
-    FROM settle_many(ARRAY[ROW(job, of_attempt, NULL, used, output)::ended_attempt], false, '{}', '{}', '{}') s
+    FROM settle_many(ARRAY[ROW(job, number, NULL, used, output)::ended_attempt], false, '{}', '{}', '{}') s
     WHERE s.outcome <> 'promoted';
     IF outcome = 'locked' THEN
         RAISE serialization_failure USING

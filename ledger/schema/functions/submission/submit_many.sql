@@ -8,10 +8,11 @@
 --
 -- The outcomes are those of weir_submit, and `scheduled` for a parked job with a start time. A row has the account's
 -- windows, the month first, as they were before all submissions. `added` and `drawn` are the amounts that this
--- submission and the ones before it reserved, and drew on grants. `full_spans` are the windows without room.
+-- submission and the ones before it reserved, and drew on grants. `full_spans` are the windows without room. If another
+-- transaction has just used the idempotency key of a single submission, a second row has the decision.
 --
 -- The accounts are written before river_job, because a trigger of another program there may submit jobs itself.
--- Errors: 40001 when another transaction has just used an idempotency key. P0001 when a plan has no limits for a meter.
+-- Errors: 40001 when another transaction has just used one of several idempotency keys. P0001 when a plan has no limits for a meter.
 -- Cost: for each account one lock and some eight look-ups; for each accepted job three inserts; one update an account and
 -- a window.
 -- Callers: weir_submit, check_submission; ledger/src/reservation/transaction.rs.
@@ -299,7 +300,13 @@ BEGIN
     ON CONFLICT (holder, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING;
     GET DIAGNOSTICS written = ROW_COUNT;
     IF written < accepted THEN
-        -- It held the lock of another of the holder's meters, so it ran at the same time.
+        -- The other transaction held the lock of another of the holder's meters, so it ran at the same time. A single
+        -- submission has written nothing.
+        IF n = 1 AND locking = 'wait' THEN
+            PERFORM set_config('weir.counters', counters, true);
+            RETURN QUERY SELECT * FROM submit_many(submissions, locking, all_or_none);
+            RETURN;
+        END IF;
         RAISE serialization_failure USING
             MESSAGE = 'another transaction has just used one of the idempotency keys', HINT = 'retry the transaction';
     END IF;

@@ -2,10 +2,14 @@
 -- search_path has the schema, so that the texts do not name it. Omits River's tables, and what differs between versions
 -- of PostgreSQL: since 18, NOT NULL is also a constraint.
 -- Parameters: $1 the schema.
-WITH own AS (
+WITH settings AS MATERIALIZED (
+    -- The texts of expressions depend on them.
+    SELECT set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO', true),
+           set_config('IntervalStyle', 'postgres', true), set_config('quote_all_identifiers', 'off', true)
+), own AS MATERIALIZED (
     SELECT c.oid, c.relname::text AS name
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname !~ '^river_'
+    WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname !~ '^river_' AND EXISTS (SELECT FROM settings)
 )
 SELECT concat_ws(' ', 'column', o.name || '.' || a.attname, format_type(a.atttypid, a.atttypmod),
                  CASE WHEN a.attnotnull THEN 'NOT NULL' END,
