@@ -93,3 +93,52 @@ async fn triggers_book_the_callers_later_writes() {
     assert_eq!((&quota["used"], &quota["reserved"]), (&5.into(), &2.into()));
     weir.end().await;
 }
+
+/// A product's trigger on `river_job` runs inside Weir's transactions. What it writes counts as any other's, and what it
+/// submits sees the job that fired it.
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_and_submissions_of_triggers_on_jobs_are_counted() {
+    let weir = Weir::new().await;
+    let (user, client) = (weir.user("free").await, weir.client().await);
+    client
+        .batch_execute(&format!(
+            "CREATE TABLE follow_ups (outcome text NOT NULL);
+             CREATE FUNCTION follow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 IF pg_trigger_depth() = 1 THEN
+                     INSERT INTO follow_ups
+                     SELECT outcome FROM weir_submit('{user}', 'specview', jsonb_build_object('n', NEW.id), 30);
+                 END IF;
+                 RETURN NULL;
+             END $$;
+             CREATE TRIGGER follow AFTER INSERT ON river_job FOR EACH ROW EXECUTE FUNCTION follow();
+             CREATE FUNCTION bill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('{user}', 'specview', 7);
+                 RETURN NULL;
+             END $$;
+             CREATE TRIGGER bill AFTER UPDATE ON river_job FOR EACH ROW
+             WHEN (OLD.state <> 'completed' AND NEW.state = 'completed') EXECUTE FUNCTION bill()"
+        ))
+        .await
+        .unwrap();
+    let limit = "UPDATE plan_limits SET month = 50 WHERE event_type = 'specview'";
+    client.batch_execute(limit).await.unwrap();
+    let submit = format!("SELECT outcome, job_id FROM weir_submit('{user}', 'specview', '{{}}', 30)");
+    let row = client.query_one(&submit, &[]).await.unwrap();
+    assert_eq!(row.get::<_, &str>("outcome"), "admitted");
+    let row_of_trigger = client
+        .query_one("SELECT outcome FROM follow_ups", &[])
+        .await
+        .unwrap();
+    assert_eq!(row_of_trigger.get::<_, &str>("outcome"), "over_quota");
+    assert_eq!(weir.quota(Who::User(user), "specview").await["reserved"], 30);
+
+    let id: i64 = row.get("job_id");
+    weir.start_elsewhere(id).await;
+    let complete = format!("SELECT outcome FROM weir_complete({id}, 1, used => 4)");
+    client.query_one(&complete, &[]).await.unwrap();
+    let quota = weir.quota(Who::User(user), "specview").await;
+    assert_eq!((&quota["used"], &quota["reserved"]), (&11.into(), &0.into()));
+    let complaints = weir.complaints().await;
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    weir.abandon().await;
+}
