@@ -1,4 +1,4 @@
-//! The configuration that transactions decide by, in addition to the database.
+//! The limits from the configuration. The database has a copy, which its functions decide by.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,20 +43,11 @@ impl SlotLimits {
     }
 }
 
-/// The operator's limits, from the configuration. A process that starts writes them to the database, whose functions
-/// decide by them.
+/// The operator's limits, from the configuration. `weir migrate` writes them to the database.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// Slots per holder and meter; `None` never parks a job.
     pub slot_limits: Option<SlotLimits>,
     /// The lifetime of a reservation without renewal.
     pub ttl: Duration,
-}
-
-impl Rules {
-    /// The slots of a holder on this plan, or of a client address; `None` is no limit.
-    #[must_use]
-    pub fn slots(&self, plan: Option<Plan>) -> Option<u32> {
-        self.slot_limits.as_ref().map(|limits| limits.of(plan))
-    }
 }

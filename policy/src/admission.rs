@@ -1,7 +1,7 @@
 //! Admission: whether a submission is accepted, and whether its job gets a slot now (ADR-21 and ADR-10).
 //!
-//! The caller locks the account, then reads it, decides here, and writes the decision before it releases the lock.
-//! Amounts are in the unit of the meter.
+//! A specification for tests and for the model: the database's functions `submit_many` and `settle_many` decide. An
+//! [`Allowance`] also computes the quotas in answers. Amounts are in the unit of the meter.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,9 @@
 //! A model of one holder's jobs, for a model checker (Stateright).
 //!
 //! The rules are the specification of [`weir_policy::admission`], which a test compares with the database's functions. The
-//! model adds the boundaries of the real transactions (lock, commit, answer) and the actors. These are clients that retry, two worker processes that crash, freeze and wake, maintenance,
-//! another River client, and people who cancel jobs and change plans. The checker explores every order of these steps.
+//! model adds the boundaries of the real transactions (lock, commit, answer) and the actors. These are clients that retry,
+//! two worker processes that crash, freeze and wake, maintenance, another River client, and people who cancel jobs and
+//! change plans. The checker explores every order of these steps.
 //!
 //! The model leaves out:
 //!

@@ -68,7 +68,7 @@ pub struct UnclaimedQueue {
     pub first_job: i64,
 }
 
-/// Waits for jobs that are available to idle workers, because nobody notified the workers. Empty after
+/// Waits for available jobs that no idle worker has claimed: their transactions did not notify workers. Empty after
 /// [`MAX_UNCLAIMED_WAIT`] without any. Must run outside of a transaction.
 ///
 /// # Errors

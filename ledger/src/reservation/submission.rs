@@ -69,19 +69,6 @@ pub struct Window {
     pub end: Timestamp,
 }
 
-impl Window {
-    /// The window that contains a time; `None` for a month, which depends on the subscription.
-    #[must_use]
-    pub fn containing(span: Span, at: Timestamp) -> Option<Self> {
-        let start = span.start(at.as_second())?;
-        Some(Self {
-            span,
-            start: Timestamp::from_second(start).ok()?,
-            end: Timestamp::from_second(start.saturating_add(span.seconds()?)).ok()?,
-        })
-    }
-}
-
 /// A plan's limit in a window, and its usage and reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {

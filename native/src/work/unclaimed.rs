@@ -1,5 +1,5 @@
-//! Notifies workers of available jobs that nobody notified them of: jobs that other programs submitted or promoted by
-//! SQL, deliveries of events, and jobs that were taken over.
+//! Notifies workers of available jobs whose transactions did not notify them. These are jobs that other programs
+//! submitted or promoted by SQL, deliveries of events, and jobs that were taken over.
 //!
 //! The process that runs maintenance looks for all processes.
 

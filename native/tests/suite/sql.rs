@@ -88,7 +88,7 @@ async fn submissions_by_sql_notify_only_with_the_option_wake() {
     weir.end().await;
 }
 
-/// The process that runs maintenance notifies workers of jobs that nobody notified them of.
+/// The process that runs maintenance notifies workers of jobs whose transactions did not.
 #[tokio::test(flavor = "multi_thread")]
 async fn maintenance_wakes_workers_for_jobs_submitted_by_sql() {
     let weir = Weir::new().await;

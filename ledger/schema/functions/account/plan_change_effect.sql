@@ -1,4 +1,4 @@
--- What an event of a payment provider changes. It is called before the event is stored in plan_changes.
+-- The effect of an event of a payment provider. Called before the event is stored in plan_changes.
 --
 -- The plan comes from the newest event of a live subscription. Events without a subscription count as one subscription.
 -- - An event with the default plan is the end of its subscription. Within the same time, it is the last event. Without a
