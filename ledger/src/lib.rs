@@ -16,7 +16,6 @@ pub mod hold_off;
 pub mod holder;
 pub mod job_metadata;
 pub mod json;
-pub mod lookup;
 pub mod maintenance;
 pub mod meter;
 pub mod migrate;

@@ -8,35 +8,37 @@ use tokio_postgres::Client;
 /// A process without a heartbeat for this long is dead. Its jobs are taken over.
 pub const DEAD_AFTER: Duration = Duration::from_secs(10);
 
-/// Registers a process. `client_id` is that of its River client. `pools` maps queue names to numbers of workers.
+/// Registers a process under a unique name. `pools` maps queue names to numbers of workers. Returns the timeline of the
+/// server's history, if it tells.
 ///
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn register(client: &Client, client_id: &str, pools: &Value) -> Result<(), tokio_postgres::Error> {
-    client
-        .execute(
-            "INSERT INTO processes (client_id, pools) VALUES ($1, $2)",
-            &[&client_id, pools],
-        )
-        .await?;
-    Ok(())
+pub async fn register(
+    client: &Client,
+    client_id: &str,
+    pools: &Value,
+) -> Result<Option<i32>, tokio_postgres::Error> {
+    let sql = "INSERT INTO processes (client_id, pools) VALUES ($1, $2) RETURNING current_timeline()";
+    Ok(client.query_one(sql, &[&client_id, pools]).await?.get(0))
 }
 
-/// Sends a heartbeat. Returns whether the process still counts as alive, by the database's clock.
+/// Sends a heartbeat. Returns `None` if the process no longer counts as alive, by the database's clock, and otherwise the
+/// timeline of the server's history, if it tells.
 ///
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn beat(client: &Client, client_id: &str) -> Result<bool, tokio_postgres::Error> {
+pub async fn beat(client: &Client, client_id: &str) -> Result<Option<Option<i32>>, tokio_postgres::Error> {
     let beaten = client
-        .execute(
+        .query_opt(
             "UPDATE processes SET beat_at = clock_timestamp() \
-             WHERE client_id = $1 AND beat_at > clock_timestamp() - make_interval(secs => $2)",
+             WHERE client_id = $1 AND beat_at > clock_timestamp() - make_interval(secs => $2) \
+             RETURNING current_timeline()",
             &[&client_id, &DEAD_AFTER.as_secs_f64()],
         )
         .await?;
-    Ok(beaten > 0)
+    Ok(beaten.map(|row| row.get(0)))
 }
 
 /// Unregisters the process, unless a job still names it as its worker. Such a row stays until the process is dead and

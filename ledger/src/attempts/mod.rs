@@ -1,17 +1,20 @@
-//! Running attempts, protected from a River leader that does not know them.
+//! Attempts: how they start, how they are protected while they run, and how they end.
 //!
-//! River's rescuer considers a job stuck by its `attempted_at` alone. The leader of another program does not know
+//! Running attempts are protected from a River leader that does not know them. River's rescuer considers a job stuck by
+//! its `attempted_at` alone. The leader of another program does not know
 //! Weir's kinds or their timeouts. It would discard their jobs, or run them twice at the same time.
 
+mod claims;
 mod outstanding;
 
 use std::time::Duration;
 
 use tokio_postgres::{Client, Error};
 
+pub use claims::{ClaimedJob, End, Found, Holds, QueueClaim, claim, end, touch_queues};
 pub use outstanding::{
     AttemptEnd, AttemptError, AwaitOutcome, Claim, Extended, ExtraQuota, Failure, Progress, SilentAttempt,
-    await_answer, claim_of, complete, extend, fail, fail_silent_attempts, record_progress, snooze,
+    await_answer, complete, extend, fail, fail_silent_attempts, record_progress,
 };
 
 /// The maximum number of attempts that one call of [`refresh`] updates.
@@ -30,7 +33,7 @@ pub async fn refresh(client: &Client, client_id: &str, jobs: &[i64], attempts: &
 }
 
 /// The attempts at jobs of these kinds that this River client has been running for at least `for_long`. Returns jobs
-/// and claims, formatted by [`claim_of`].
+/// and claims.
 ///
 /// # Errors
 ///

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde_json::Value;
-use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, GenericClient, IsolationLevel, Row, Transaction};
 
 use crate::database::{ConnectionPool, DatabaseError, FromDatabase, PreparedClient, unstorable};
@@ -28,17 +27,11 @@ const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '20ms'";
 pub struct Claim<'a> {
     /// River's job id.
     pub job_id: i64,
-    /// The claim, as returned by `claim_of()` in the database and by [`claim_of`] here.
+    /// The claim, as returned by `claim_of()`: the attempt's number and how often the job was claimed. The number alone is
+    /// not enough: after a process dies, its attempt starts again under the same number.
     pub claim: &'a str,
     /// When the job was created. After a failover, its id may belong to another job.
     pub created_at: Timestamp,
-}
-
-/// Identifies an attempt at a job by its number and by how often the job was claimed. The number alone is not enough:
-/// after a process dies, its attempt starts again under the same number.
-#[must_use]
-pub fn claim_of(attempt: i32, claims: usize) -> String {
-    format!("{attempt}.{claims}")
 }
 
 /// The result of [`await_answer`].
@@ -253,22 +246,6 @@ pub async fn fail(client: &mut Client, claim: Claim<'_>, failure: &Failure) -> R
     let outcome = record(&transaction, claim.job_id, attempt, failure).await?;
     transaction.commit().await?;
     Ok(outcome)
-}
-
-/// Schedules the job again after a pause, as if the attempt had not started. Does nothing when the attempt is over.
-///
-/// # Errors
-///
-/// When the database cannot be used.
-pub async fn snooze(client: &Client, claim: Claim<'_>, pause: Duration) -> Result<(), Error> {
-    let params: [&(dyn ToSql + Sync); 4] = [
-        &claim.job_id,
-        &claim.claim,
-        &pause.as_secs_f64(),
-        &claim.created_at,
-    ];
-    client.execute(include_str!("sql/snooze.sql"), &params).await?;
-    Ok(())
 }
 
 /// Asks for more quota for a current attempt, which counts as a heartbeat.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use secrecy::ExposeSecret;
 use tokio_postgres::config::TargetSessionAttrs;
-use tokio_postgres::{Client, SimpleQueryMessage};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Connection, SimpleQueryMessage, Socket};
 
 use super::commit_times::CommitTimes;
 use super::connection_pool::ConnectionPool;
@@ -19,6 +20,8 @@ use super::relay::Relay;
 use super::schemas::Schemas;
 use super::settings::{self, Settings};
 use super::tls::{MakeTls, SslMode};
+
+type TlsStream = <MakeTls as MakeTlsConnect<Socket>>::Stream;
 
 /// The maximum time for a first statement and for a pool.
 pub(super) const CONNECT_TIMEOUT: Duration = super::parameters::CONNECT_TIMEOUT;
@@ -171,6 +174,11 @@ impl Database {
         Ok(client)
     }
 
+    /// Prepares a session: the pinned settings, and the schemas of the tables.
+    pub(super) fn session_setup(&self) -> String {
+        format!("{}; {}", settings::pin(), self.setup(&[]))
+    }
+
     /// Prepares a session: the schemas of the tables, and these settings.
     fn setup(&self, settings: Settings<'_>) -> String {
         let set = Some(settings::set(settings)).filter(|set| !set.is_empty());
@@ -236,23 +244,23 @@ impl Database {
         }))
     }
 
-    /// Opens a connection with the defaults of the server, the database and the role.
-    async fn connect_with_defaults(&self) -> Result<Client, DatabaseError> {
-        self.connect_to(&self.config).await
+    /// Opens a connection that the caller has to poll.
+    pub(super) async fn open(&self) -> Result<(Client, Connection<Socket, TlsStream>), DatabaseError> {
+        tokio::time::timeout(self.connect_timeout(), self.config.connect(self.tls.clone()))
+            .await
+            .map_err(|_| DatabaseError::ConnectTimeout {
+                to: self.address(),
+                within: self.connect_timeout(),
+            })?
+            .map_err(|error| DatabaseError::Connect {
+                to: self.address(),
+                error: Arc::new(error),
+            })
     }
 
-    async fn connect_to(&self, config: &tokio_postgres::Config) -> Result<Client, DatabaseError> {
-        let (client, connection) =
-            tokio::time::timeout(self.connect_timeout(), config.connect(self.tls.clone()))
-                .await
-                .map_err(|_| DatabaseError::ConnectTimeout {
-                    to: self.address(),
-                    within: self.connect_timeout(),
-                })?
-                .map_err(|error| DatabaseError::Connect {
-                    to: self.address(),
-                    error: Arc::new(error),
-                })?;
+    /// Opens a connection with the defaults of the server, the database and the role.
+    async fn connect_with_defaults(&self) -> Result<Client, DatabaseError> {
+        let (client, connection) = self.open().await?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a database connection ended");
@@ -421,18 +429,7 @@ impl Database {
     ///
     /// When the URL does not parse.
     pub fn river_pool(&self, size: u32) -> Result<sqlx::PgPool, DatabaseError> {
-        self.river_pool_set(size, &[], None)
-    }
-
-    /// River's pool for a process that works jobs. River writes how attempts ended by the ids of their jobs, and
-    /// retries without a limit. After a failover, an id may belong to another job. So `leave` is called before a
-    /// connection to another timeline of the server than the first one is used. It should end the process.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::river_pool`].
-    pub fn river_pool_of_worker(&self, size: u32, leave: fn()) -> Result<sqlx::PgPool, DatabaseError> {
-        self.river_pool_set(size, &[], Some(leave))
+        self.river_pool_set(size, &[])
     }
 
     /// River's pool for requests. Its statements wait for a locked row at most this long, so that requests for a locked
@@ -446,15 +443,10 @@ impl Database {
         size: u32,
         lock_timeout: Duration,
     ) -> Result<sqlx::PgPool, DatabaseError> {
-        self.river_pool_set(size, &[("lock_timeout", &lock_millis(lock_timeout))], None)
+        self.river_pool_set(size, &[("lock_timeout", &lock_millis(lock_timeout))])
     }
 
-    fn river_pool_set(
-        &self,
-        size: u32,
-        settings: Settings<'_>,
-        leave: Option<fn()>,
-    ) -> Result<sqlx::PgPool, DatabaseError> {
+    fn river_pool_set(&self, size: u32, settings: Settings<'_>) -> Result<sqlx::PgPool, DatabaseError> {
         let river_setup = settings
             .iter()
             .fold(self.schemas.river_setup(), |setup, (name, value)| {
@@ -471,32 +463,16 @@ impl Database {
             None
         };
         let (pin, river_setup): (Arc<str>, Arc<str>) = (settings::pin().into(), river_setup.into());
-        let weir_setup: Option<Arc<str>> = self.schemas.setup().map(Into::into);
-        let timeline = Arc::new(OnceLock::new());
         let pool = sqlx::postgres::PgPoolOptions::new()
             .max_connections(size)
             .acquire_timeout(CONNECT_TIMEOUT.max(self.connect_timeout()))
             .after_connect(move |connection, _| {
-                let (pin, river_setup, weir_setup) =
-                    (Arc::clone(&pin), Arc::clone(&river_setup), weir_setup.clone());
-                let timeline = Arc::clone(&timeline);
+                let (pin, river_setup) = (Arc::clone(&pin), Arc::clone(&river_setup));
                 Box::pin(async move {
                     // First, because later statements override some of these settings.
                     sqlx::query(sqlx::AssertSqlSafe(pin.as_ref()))
                         .execute(&mut *connection)
                         .await?;
-                    if let Some(leave) = leave {
-                        if let Some(setup) = weir_setup {
-                            let statement = sqlx::query(sqlx::AssertSqlSafe(setup.as_ref()));
-                            statement.execute(&mut *connection).await?;
-                        }
-                        let now: Option<i32> = sqlx::query_scalar("SELECT current_timeline()")
-                            .fetch_one(&mut *connection)
-                            .await?;
-                        if now.is_some_and(|now| *timeline.get_or_init(|| now) != now) {
-                            leave();
-                        }
-                    }
                     let ready = sqlx::query_scalar(sqlx::AssertSqlSafe(river_setup.as_ref()));
                     match ready.fetch_one(connection).await? {
                         true => Ok(()),

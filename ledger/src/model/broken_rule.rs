@@ -15,8 +15,6 @@ pub(super) enum BrokenRule {
     ReleaseTwice,
     /// The quota is released in one transaction, and the slot in the next.
     ReleaseInTwoTransactions,
-    /// An attempt that was fenced out returns to River immediately, which does not compare attempts.
-    RiverWritesWhenFenced,
     /// Promotion counts before it locks.
     PromoteWithoutRecount,
     /// Promotion uses the previous plan.
@@ -29,26 +27,24 @@ pub(super) enum BrokenRule {
     TakeOverFromLiveProcess,
     /// The sweep for jobs that ended without a settlement is missing.
     NoSweep,
-    /// A process freezes between its check of the job and River's write of its failure. River allows no other order. To
-    /// prevent this, processes that wake too late must end.
-    FreezeBeforeRiverWrites,
+    /// The failure of any running attempt is written.
+    FailAnyAttempt,
 }
 
 impl BrokenRule {
-    pub(super) const ALL: [Self; 14] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::LockAfterRead,
         Self::ReadKeyBeforeLock,
         Self::AnswerBeforeCommit,
         Self::SettleAnyAttempt,
         Self::ReleaseTwice,
         Self::ReleaseInTwoTransactions,
-        Self::RiverWritesWhenFenced,
         Self::PromoteWithoutRecount,
         Self::PromoteByPreviousPlan,
         Self::RetryWithoutSlot,
         Self::ExtendWithoutRoom,
         Self::TakeOverFromLiveProcess,
         Self::NoSweep,
-        Self::FreezeBeforeRiverWrites,
+        Self::FailAnyAttempt,
     ];
 }

@@ -42,7 +42,6 @@ impl Model for Weir {
             stage: Stage::Idle,
             job: 0,
             attempt: 0,
-            fenced: Vec::new(),
             is_frozen: false,
             was_frozen: false,
         };
@@ -277,9 +276,7 @@ mod tests {
             BrokenRule::AnswerBeforeCommit
             | BrokenRule::ReleaseTwice
             | BrokenRule::ReleaseInTwoTransactions => with(1, 1, NONE),
-            BrokenRule::SettleAnyAttempt | BrokenRule::RiverWritesWhenFenced => {
-                with(1, 2, Budget { freezes: 1, ..NONE })
-            }
+            BrokenRule::SettleAnyAttempt => with(1, 2, Budget { freezes: 1, ..NONE }),
             BrokenRule::PromoteWithoutRecount => with(4, 1, Budget { plans: 1, ..NONE }),
             BrokenRule::PromoteByPreviousPlan => with(2, 1, Budget { plans: 2, ..NONE }),
             BrokenRule::RetryWithoutSlot => with(1, 1, Budget { failures: 1, ..NONE }),
@@ -293,7 +290,7 @@ mod tests {
             ),
             BrokenRule::TakeOverFromLiveProcess => with(1, 2, NONE),
             BrokenRule::NoSweep => with(1, 1, Budget { foreign: 1, ..NONE }),
-            BrokenRule::FreezeBeforeRiverWrites => with(
+            BrokenRule::FailAnyAttempt => with(
                 1,
                 2,
                 Budget {

@@ -253,7 +253,7 @@ impl Rows {
         }
     }
 
-    /// The write of River's completer after a worker has returned. It checks the state but not the attempt.
+    /// The write of a River client after a worker has returned. It checks the state but not the attempt.
     pub(super) fn write_as_river(&mut self, id: usize, state: State) {
         let job = &mut self.jobs[id];
         if job.state == State::Running {

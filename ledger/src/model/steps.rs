@@ -24,8 +24,7 @@ pub(super) enum Step {
     LockForSettlement(usize),
     Settle(usize),
     FreeSlot(usize),
-    RiverWrite(usize),
-    RiverWritesAfterFence(usize, usize),
+    WriteFailure(usize),
     Crash(usize),
     Freeze(usize),
     Wake(usize),
@@ -88,7 +87,7 @@ impl World {
             }
         }
         for w in 0..self.workers.len() {
-            self.steps_of_worker(w, broken, steps);
+            self.steps_of_worker(w, steps);
         }
         self.steps_of_jobs(broken, steps);
         self.steps_of_maintenance(broken, steps);
@@ -97,16 +96,10 @@ impl World {
         }
     }
 
-    fn steps_of_worker(&self, w: usize, broken: Option<BrokenRule>, steps: &mut Vec<Step>) {
+    fn steps_of_worker(&self, w: usize, steps: &mut Vec<Step>) {
         let worker = &self.workers[w];
         if worker.is_frozen {
             return steps.push(Step::Wake(w));
-        }
-        for &job in &worker.fenced {
-            let state = self.rows.jobs[job].state;
-            if state.is_final() || state == State::Retryable {
-                steps.push(Step::RiverWritesAfterFence(w, job));
-            }
         }
         match worker.stage {
             Stage::Idle => {
@@ -129,17 +122,16 @@ impl World {
             Stage::Settling if self.lock.is_none() => steps.push(Step::LockForSettlement(w)),
             Stage::Locked => steps.push(Step::Settle(w)),
             Stage::BetweenTransactions => steps.push(Step::FreeSlot(w)),
-            Stage::Returning | Stage::Failing => steps.push(Step::RiverWrite(w)),
+            Stage::Failing => steps.push(Step::WriteFailure(w)),
             Stage::Settling | Stage::Dead => {}
         }
         if self.budget.crashes > 0 && !matches!(worker.stage, Stage::Idle | Stage::Dead) {
             steps.push(Step::Crash(w));
         }
-        let can_freeze = match worker.stage {
-            Stage::Working | Stage::Settling | Stage::Locked => true,
-            Stage::Failing => broken == Some(BrokenRule::FreezeBeforeRiverWrites),
-            _ => false,
-        };
+        let can_freeze = matches!(
+            worker.stage,
+            Stage::Working | Stage::Settling | Stage::Locked | Stage::Failing
+        );
         if self.budget.freezes > 0 && can_freeze {
             steps.push(Step::Freeze(w));
         }
@@ -245,11 +237,7 @@ impl World {
             Step::Succeed(w) => next.workers[w].stage = Stage::Settling,
             Step::Fail(w) => {
                 next.budget.failures -= 1;
-                if self.owns(w) {
-                    next.workers[w].stage = Stage::Failing;
-                } else {
-                    next.fence_out(w, broken);
-                }
+                next.workers[w].stage = Stage::Failing;
             }
             Step::Extend(w) => {
                 next.budget.extensions -= 1;
@@ -272,27 +260,23 @@ impl World {
             Step::Settle(w) => next.settle(w, broken),
             Step::FreeSlot(w) => {
                 next.rows.slots_in_use -= 1;
-                next.workers[w].stage = Stage::Returning;
+                next.workers[w].stage = Stage::Idle;
             }
-            Step::RiverWrite(w) => {
+            Step::WriteFailure(w) => {
                 let worker = &mut next.workers[w];
-                let state = match worker.stage {
-                    Stage::Failing if worker.attempt >= MAX_ATTEMPTS => State::Discarded,
-                    Stage::Failing => State::Retryable,
-                    _ => State::Completed,
-                };
                 worker.stage = Stage::Idle;
-                next.rows.write_as_river(worker.job, state);
-            }
-            Step::RiverWritesAfterFence(w, job) => {
-                next.workers[w].fenced.retain(|fenced| *fenced != job);
-                next.rows.write_as_river(job, State::Completed);
+                if self.owns(w) || is(BrokenRule::FailAnyAttempt) {
+                    let state = match worker.attempt >= MAX_ATTEMPTS {
+                        true => State::Discarded,
+                        false => State::Retryable,
+                    };
+                    next.rows.write_as_river(worker.job, state);
+                }
             }
             Step::Crash(w) => {
                 next.budget.crashes -= 1;
                 next.unlock(Locker::Worker(w));
                 next.workers[w].stage = Stage::Dead;
-                next.workers[w].fenced.clear();
             }
             Step::Freeze(w) => {
                 next.budget.freezes -= 1;
@@ -389,7 +373,8 @@ impl World {
             if !self.workers[w].was_frozen && !self.rows.jobs[id].cancelled {
                 self.violation = Some(Violation::FencedOutWithoutReason);
             }
-            return self.fence_out(w, broken);
+            self.workers[w].stage = Stage::Idle;
+            return;
         }
         let before = self.rows.clone();
         self.rows.jobs[id].state = State::Completed;
@@ -406,18 +391,8 @@ impl World {
         self.workers[w].stage = if in_two {
             Stage::BetweenTransactions
         } else {
-            Stage::Returning
+            Stage::Idle
         };
-    }
-
-    fn fence_out(&mut self, w: usize, broken: Option<BrokenRule>) {
-        let worker = &mut self.workers[w];
-        if broken == Some(BrokenRule::RiverWritesWhenFenced) {
-            worker.stage = Stage::Returning;
-        } else {
-            worker.stage = Stage::Idle;
-            worker.fenced.push(worker.job);
-        }
     }
 
     fn run_maintenance(&mut self, broken: Option<BrokenRule>) {

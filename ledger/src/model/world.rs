@@ -27,9 +27,7 @@ pub(super) enum Stage {
     Locked,
     /// Between the two transactions of a broken variant.
     BetweenTransactions,
-    /// The attempt is settled, and River writes its own outcome.
-    Returning,
-    /// The attempt failed and the job was its own at the check. River writes the failure.
+    /// The attempt failed, which is about to be written.
     Failing,
     Dead,
 }
@@ -40,8 +38,6 @@ pub(super) struct Worker {
     pub(super) stage: Stage,
     pub(super) job: usize,
     pub(super) attempt: u8,
-    /// Jobs from which it was fenced out. River must not write them yet.
-    pub(super) fenced: Vec<usize>,
     pub(super) is_frozen: bool,
     pub(super) was_frozen: bool,
 }

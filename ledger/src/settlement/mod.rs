@@ -4,14 +4,12 @@
 //! holder's oldest parked job. Jobs that finish together are settled together.
 
 mod ended;
-mod promoted;
 mod promotion;
 mod queue;
 mod statements;
 mod transaction;
 
 pub use ended::{Ended, SettleError, Settled, Success, charged_by};
-pub use promoted::Promoted;
 pub use promotion::Promoter;
 pub use queue::Settler;
 pub use transaction::MAX_PROMOTED;

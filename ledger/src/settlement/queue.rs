@@ -6,7 +6,6 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::ended::{Ended, SettleError, Settled};
-use super::promoted::Promoted;
 use super::promotion::Promoter;
 use super::transaction::{AfterCommit, Settle};
 use crate::committer::{Committer, Rejection};
@@ -30,7 +29,6 @@ impl Settler {
     #[must_use]
     pub fn start(database: &Database) -> Self {
         let after_commit = AfterCommit {
-            promoted: Promoted::default(),
             notifier: database.notifier(),
         };
         let settle = Arc::new(Settle {
@@ -42,12 +40,6 @@ impl Settler {
             database: database.clone(),
             after_commit,
         }
-    }
-
-    /// Recent promotions by this process.
-    #[must_use]
-    pub fn promoted(&self) -> &Promoted {
-        &self.after_commit.promoted
     }
 
     /// Promotes parked jobs although none of their holder's jobs ended.

@@ -11,12 +11,10 @@ use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::ended::{Ended, Settled};
-use super::promoted::Promoted;
 use super::statements::SettlementStatements;
 use crate::committer::{GroupFailure, Locking, Transact};
 use crate::database::session::Connection;
 use crate::database::{DatabaseError, Failure, Notifier, Phase};
-use crate::holder::Holder;
 use crate::json::json_bytes;
 use crate::meter::Meter;
 
@@ -56,7 +54,6 @@ pub(super) struct Settle {
 /// Receives the promotions of committed transactions.
 #[derive(Clone)]
 pub(super) struct AfterCommit {
-    pub(super) promoted: Promoted,
     pub(super) notifier: Notifier,
 }
 
@@ -252,20 +249,12 @@ fn not_locked(group: &[&Ended], locking: &Locking, locked: &HashMap<i64, Uuid>) 
 }
 
 impl AfterCommit {
-    /// Remembers promoted jobs and notifies their workers. Returns the number of these jobs.
+    /// Notifies the workers of promoted jobs. Returns the number of these jobs.
     pub(super) fn receive(&self, rows: &[Row]) -> usize {
         let promoted = || {
             rows.iter()
                 .filter(|row| row.get::<_, &str>("outcome") == "promoted")
         };
-        let jobs = promoted().map(|row| {
-            let holder = Holder {
-                id: row.get("holder"),
-                user_id: row.get("user_id"),
-            };
-            (row.get("job_id"), row.get("attempt"), holder)
-        });
-        self.promoted.remember(jobs, Instant::now());
         let queues = promoted().map(|row| row.get("queue"));
         self.notifier.notify(queues.collect());
         let count = promoted().count();

@@ -1,8 +1,6 @@
-//! Why an attempt failed: what River records, what metrics count, and when the next attempt may start.
+//! Why an attempt failed: what the job's owner reads, what metrics count, and when the next attempt may start.
 
 use std::time::Duration;
-
-use riverqueue::{WorkCancelled, WorkError};
 
 use super::internal::Internal;
 use crate::handler::HandlerError;
@@ -10,8 +8,6 @@ use crate::handler::HandlerError;
 /// Why an attempt failed, as River records it.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AttemptError {
-    #[error("no handler is configured for kind {0:?} in this process")]
-    NoHandler(String),
     #[error("{message}")]
     Failed {
         message: String,
@@ -24,15 +20,12 @@ pub(super) enum AttemptError {
     Permanent(String),
     #[error("the handler panicked")]
     Panicked,
-    /// The handler answers later. River finds the job pending and writes nothing. If the report arrives after the next
-    /// attempt has started, River retries that attempt; a success would end the job.
-    #[error("an earlier attempt of this job was reported too late")]
-    Outstanding,
     #[error(transparent)]
     Internal(#[from] Internal),
-    /// Not transparent: River searches the sources for `WorkCancelled`, and would refund the attempt if it found one.
     #[error("stopped")]
-    Cancelled(#[from] WorkCancelled),
+    Cancelled,
+    #[error("the attempt was told to stop and did not")]
+    NotStopped,
 }
 
 impl AttemptError {
@@ -48,32 +41,30 @@ impl AttemptError {
                 after: Some(after),
             },
             HandlerError::Permanent(message) => Self::Permanent(storable(message)),
-            HandlerError::Cancelled => timed_out.map_or(Self::Cancelled(WorkCancelled), Self::TimedOut),
+            HandlerError::Cancelled => timed_out.map_or(Self::Cancelled, Self::TimedOut),
+        }
+    }
+
+    /// The pause that a failed attempt requests.
+    pub(super) fn asked_for(&self) -> Option<Duration> {
+        match self {
+            Self::Failed { after, .. } => *after,
+            _ => None,
         }
     }
 
     /// The `outcome` label of `weir_attempts_total`.
     pub(super) fn outcome(&self) -> &'static str {
         match self {
-            Self::NoHandler(_) | Self::Failed { .. } | Self::Panicked | Self::Internal(_) => "failed",
-            Self::Outstanding => "outstanding",
+            Self::Failed { .. } | Self::Panicked | Self::Internal(_) => "failed",
             Self::TimedOut(_) => "timed_out",
             Self::Permanent(_) => "discarded",
-            Self::Cancelled(_) => "cancelled",
+            Self::Cancelled | Self::NotStopped => "cancelled",
         }
     }
 }
 
-/// The pause that a failed attempt requests.
-pub(super) fn asked_for(error: &WorkError) -> Option<Duration> {
-    match error.downcast_ref() {
-        Some(AttemptError::Failed { after, .. }) => *after,
-        _ => None,
-    }
-}
-
-/// Removes NUL characters, which PostgreSQL cannot store. River's completer writes many attempts in one statement and
-/// repeats it until it succeeds, so one unstorable text would block all of them.
+/// Removes NUL characters, which PostgreSQL cannot store.
 pub(super) fn storable(text: String) -> String {
     if text.contains('\0') {
         text.replace('\0', "")

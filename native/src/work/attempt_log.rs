@@ -4,17 +4,16 @@
 use std::time::{Duration, Instant};
 
 use metrics::{counter, histogram};
-use riverqueue::JobRow;
+use weir_ledger::attempts::ClaimedJob;
 use weir_policy::lane::Lane;
 
 use crate::config::Settings;
 use crate::telemetry::traces::{self, Span, TraceContext};
 use weir_ledger::holder::Holder;
-use weir_ledger::job_metadata::REQUEST_ID;
 
 /// A running attempt. If it is dropped before its end is logged, a timeout, a panic or a hard stop interrupted it.
 pub(super) struct AttemptLog<'a> {
-    job: &'a JobRow,
+    job: &'a ClaimedJob,
     service: String,
     user: Option<uuid::Uuid>,
     request_id: Option<String>,
@@ -27,7 +26,7 @@ pub(super) struct AttemptLog<'a> {
 
 impl<'a> AttemptLog<'a> {
     /// Logs that the attempt starts.
-    pub(super) fn start(settings: &Settings, job: &'a JobRow, holder: Option<Holder>) -> Self {
+    pub(super) fn start(settings: &Settings, job: &'a ClaimedJob, holder: Option<Holder>) -> Self {
         let service = settings.service_of_kind(&job.kind);
         let user = holder.and_then(|holder| holder.user_id);
         let log = Self {
@@ -35,17 +34,14 @@ impl<'a> AttemptLog<'a> {
             service: service.map_or_else(|| job.kind.clone(), |service| service.name.clone()),
             span: traces::attempt(job, user),
             user,
-            // A job of another application may have any value there.
-            request_id: job.metadata.get(REQUEST_ID).ok().flatten(),
+            request_id: job.request_id.clone(),
             started: Instant::now(),
             slow: service.map(|service| service.timeout / 2),
             is_ended: false,
         };
         // The database's clock sets both times.
-        let waited = job
-            .attempted_at
-            .map_or(0.0, |at| at.duration_since(job.scheduled_at).as_secs_f64())
-            .max(0.0);
+        let waited = job.attempted_at.duration_since(job.scheduled_at);
+        let waited = waited.as_secs_f64().max(0.0);
         let lane = service.and_then(|service| {
             let mut queues = service.queues();
             queues.find_map(|(lane, queue, _)| (queue == job.queue).then_some(lane))

@@ -5,25 +5,21 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, Response, StatusCode, Url};
-use riverqueue::{
-    Job, JobArgs, QueueConfig, WorkCancelled, WorkContext, WorkError, WorkOutcome, Worker, WorkerTimeout,
-    Workers,
-};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
-use weir_ledger::control::{self, DELIVERY_KIND, Receiver};
-use weir_ledger::database::DatabaseError;
+use weir_ledger::attempts::{self, ClaimedJob, End};
+use weir_ledger::control::{self, Receiver};
+use weir_ledger::database::{ConnectionPool, DatabaseError};
 
 use super::attempt_error::storable;
-use super::cancellation;
 use super::internal::{Internal, not_started};
+use super::lanes::Lanes;
+use super::under_way::{Cause, Stop};
 use crate::config::retry::MAX_AFTER;
 use crate::context::Context;
 use crate::outbound::{self, Reach, Secret};
@@ -46,13 +42,7 @@ const CACHE_TIME: Duration = Duration::from_secs(1);
 /// Between two reads of the list of webhooks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Notifications announce new deliveries; polling finds those with a lost notification.
-const POLL_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Between two claims of a queue, so that events in quick succession are claimed together.
-const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
-
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Delivery {
     webhook: Uuid,
     /// The event's id.
@@ -61,11 +51,7 @@ struct Delivery {
     body: String,
 }
 
-impl JobArgs for Delivery {
-    const KIND: &'static str = DELIVERY_KIND;
-}
-
-/// Why a delivery failed, as River records it and `weir webhook list` shows it.
+/// Why a delivery failed, as it is recorded and `weir webhook list` shows it.
 #[derive(Debug, thiserror::Error)]
 enum DeliveryError {
     #[error("the receiver answered {status}{}{body}", if body.is_empty() { "" } else { ": " })]
@@ -82,92 +68,87 @@ enum DeliveryError {
     Unusable(String),
     #[error(transparent)]
     Internal(#[from] Internal),
-    /// Not transparent: River searches the sources for `WorkCancelled`, and would refund the attempt if it found one.
     #[error("stopped")]
-    Cancelled(#[from] WorkCancelled),
+    Stopped,
 }
 
-struct Deliverer {
+pub(super) struct Deliverer {
     context: Context,
     client: Client,
     reach: Reach,
     known: Mutex<HashMap<Uuid, (Instant, Arc<Receiver>)>>,
 }
 
-/// Registers the job kind of deliveries.
-pub(super) fn register(workers: &mut Workers, context: &Context) -> Result<(), DatabaseError> {
-    let reach = Reach::of(context.settings.webhook_private_networks);
-    workers.add::<Delivery, _>(Deliverer {
-        context: context.clone(),
-        client: outbound::client(reach),
-        reach,
-        known: Mutex::default(),
-    })?;
-    Ok(())
-}
-
-impl Worker<Delivery> for Deliverer {
-    type Error = DeliveryError;
-
-    /// Every step of `work` has a separate limit.
-    fn timeout(&self, _job: &Job<Delivery>) -> WorkerTimeout {
-        WorkerTimeout::Disabled
+impl Deliverer {
+    pub(super) fn new(context: &Context) -> Self {
+        let reach = Reach::of(context.settings.webhook_private_networks);
+        Self {
+            context: context.clone(),
+            client: outbound::client(reach),
+            reach,
+            known: Mutex::default(),
+        }
     }
 
-    fn next_retry(
-        &self,
-        job: &Job<Delivery>,
-        error: &WorkError,
-        _now: riverqueue::jiff::Timestamp,
-    ) -> Option<Duration> {
-        let left = job.row.max_attempts.saturating_sub(job.row.attempt);
-        Some(pause_after(error, left, Duration::ZERO))
+    /// Delivers an event. Returns how the attempt ends.
+    pub(super) async fn work(&self, job: &ClaimedJob, stop: &Stop) -> End {
+        let error = match self.deliver(job, stop).await {
+            Ok(end) => return end,
+            Err(error) => error,
+        };
+        match stop.cause() {
+            Some(Cause::Cancelled) => End::Cancelled("JobCancelError: job cancelled remotely".to_owned()),
+            Some(Cause::Stopping) if matches!(error, DeliveryError::Stopped) => End::Interrupted,
+            _ => {
+                let left = usize::try_from(job.max_attempts - job.attempt).unwrap_or(0);
+                let after = match &error {
+                    DeliveryError::Refused { after, .. } => *after,
+                    _ => None,
+                };
+                End::Failed(error.to_string(), pause(left, after, rand::random()))
+            }
+        }
     }
 
-    async fn work(&self, context: WorkContext, job: Job<Delivery>) -> Result<WorkOutcome, DeliveryError> {
-        let Delivery { webhook, event, body } = job.args;
+    async fn deliver(&self, job: &ClaimedJob, stop: &Stop) -> Result<End, DeliveryError> {
+        let cancelled = || End::Cancelled("job cancelled by worker".to_owned());
+        let Delivery { webhook, event, body } = serde_json::from_str(&job.args)
+            .map_err(|error| DeliveryError::Unusable(format!("its arguments are invalid: {error}")))?;
         let receiver = match self.receiver(webhook).await {
             Ok(Some(receiver)) => receiver,
             // The webhook was disabled or removed after the event was emitted.
-            Ok(None) => return Ok(WorkOutcome::Cancel),
-            Err(error) => return Ok(not_started(job.row.id, error)?),
+            Ok(None) => return Ok(cancelled()),
+            Err(error) => return Ok(not_started(job.id, error)?),
         };
-        let cancelled = cancellation::current_attempt();
         let started = Instant::now();
         let sent = tokio::select! {
             sent = tokio::time::timeout(TIMEOUT, self.send(&receiver, &event, body)) => {
                 sent.unwrap_or(Err(DeliveryError::TimedOut))
             }
-            () = cancelled.cancelled() => return Err(WorkCancelled.into()),
+            () = stop.token.cancelled() => return Err(DeliveryError::Stopped),
         };
         let outcome = match &sent {
             Ok(_) => "delivered",
             Err(DeliveryError::Refused { status, .. }) if *status == StatusCode::GONE => "gone",
-            Err(_) if job.row.attempt >= job.row.max_attempts => "given_up",
+            Err(_) if job.attempt >= job.max_attempts => "given_up",
             Err(_) => "failed",
         };
         metrics::counter!("weir_webhook_deliveries_total", "outcome" => outcome).increment(1);
         match sent {
-            Ok(status) => {
-                let output = json!({ "status": status.as_u16(), "ms": started.elapsed().as_millis() as u64 });
-                if let Err(error) = context.record_output(output) {
-                    tracing::debug!(%error, "the receiver's answer is not kept");
-                }
-                Ok(WorkOutcome::Complete)
-            }
+            Ok(status) => Ok(End::Completed(
+                json!({ "status": status.as_u16(), "ms": started.elapsed().as_millis() as u64 }),
+            )),
             Err(DeliveryError::Refused { status, .. }) if status == StatusCode::GONE => {
-                self.disable(job.row.id, webhook).await?;
-                Ok(WorkOutcome::Cancel)
+                self.disable(job.id, webhook).await?;
+                Ok(cancelled())
             }
             Err(error) => {
-                tracing::info!(job = job.row.id, %webhook, %error, outcome, "could not deliver an event to a webhook");
+                tracing::info!(job = job.id, %webhook, %error, outcome, "could not deliver an event to a webhook");
                 Err(error)
             }
         }
     }
-}
 
-impl Deliverer {
     /// The receiver of deliveries. A missing or disabled webhook is not cached, because it may be enabled at any
     /// moment.
     async fn receiver(&self, webhook: Uuid) -> Result<Option<Arc<Receiver>>, DatabaseError> {
@@ -256,15 +237,6 @@ fn unreachable(error: reqwest::Error) -> DeliveryError {
     DeliveryError::Unreachable(outbound::reason(error))
 }
 
-/// The pause after a failure with `left` attempts left: at least `least`.
-pub(super) fn pause_after(error: &WorkError, left: i32, least: Duration) -> Duration {
-    let after = match error.downcast_ref() {
-        Some(DeliveryError::Refused { after, .. }) => *after,
-        _ => None,
-    };
-    pause(usize::try_from(left).unwrap_or(0), after, rand::random()).max(least)
-}
-
 /// The pause before the next attempt, with `left` attempts left. `jitter` from 0 to 1 spreads it by a tenth, so that
 /// deliveries that failed together are not retried together.
 fn pause(left: usize, after: Option<Duration>, jitter: f64) -> Duration {
@@ -273,45 +245,30 @@ fn pause(left: usize, after: Option<Duration>, jitter: f64) -> Duration {
     pause.max(after.unwrap_or_default().min(MAX_AFTER))
 }
 
-/// Makes this client work the queues of all webhooks, including those created later, until it is stopped.
+/// Makes this process work the queues of all webhooks, including those created later, for as long as it is polled.
 pub(super) async fn sync_webhook_queues(
-    context: Context,
-    client: riverqueue::Client,
-    stopped: CancellationToken,
-) {
+    pool: &ConnectionPool,
+    lanes: &Lanes,
+    workers: usize,
+) -> std::convert::Infallible {
     let mut worked = HashSet::<String>::new();
     loop {
-        let looked = context
-            .pool
-            .with(async |client| Ok::<_, DatabaseError>(control::delivery_queues(client).await?));
+        let looked =
+            pool.with(async |client| Ok::<_, DatabaseError>(control::delivery_queues(client).await?));
         match looked.await {
-            Ok(queues) => follow(&client, context.settings.webhook_workers, queues, &mut worked),
+            Ok(queues) => {
+                let wanted: HashSet<String> = queues.into_iter().collect();
+                let new: Vec<String> = wanted.difference(&worked).cloned().collect();
+                if let Err(error) = attempts::touch_queues(pool, &new).await {
+                    tracing::debug!(%error, "could not show that webhooks are in use");
+                }
+                new.iter().for_each(|queue| lanes.add(queue, workers));
+                worked.difference(&wanted).for_each(|queue| lanes.remove(queue));
+                worked = wanted;
+            }
             Err(error) => tracing::debug!(%error, "could not read the webhooks"),
         }
-        tokio::select! {
-            () = tokio::time::sleep(LOOK_INTERVAL) => {}
-            () = stopped.cancelled() => return,
-        }
-    }
-}
-
-fn follow(client: &riverqueue::Client, workers: u32, queues: Vec<String>, worked: &mut HashSet<String>) {
-    let wanted: HashSet<String> = queues.into_iter().collect();
-    for queue in wanted.difference(worked).cloned().collect::<Vec<_>>() {
-        let config = QueueConfig::new(workers as usize)
-            .with_fetch_cooldown(CLAIM_INTERVAL)
-            .with_fetch_poll_interval(POLL_INTERVAL);
-        match client.local_queues().add(&*queue, config) {
-            Ok(()) => {
-                worked.insert(queue);
-            }
-            Err(error) => tracing::warn!(queue, %error, "cannot process the deliveries to this webhook"),
-        }
-    }
-    for queue in worked.difference(&wanted).cloned().collect::<Vec<_>>() {
-        // Completes when the queue's deliveries have ended. No caller needs to wait for that.
-        let _ = client.local_queues().remove(&queue).now_or_never();
-        worked.remove(&queue);
+        tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
 

@@ -20,7 +20,7 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A process ends itself this long after the last heartbeat that the database accepted. That is before other processes
-/// take over its jobs at [`DEAD_AFTER`], and leaves time for River's remaining writes.
+/// take over its jobs at [`DEAD_AFTER`], and leaves time for the remaining writes.
 const FENCE_AFTER: Duration = Duration::from_secs(8);
 
 /// Interval at which the process checks whether it has to end, with or without heartbeats.
@@ -63,24 +63,10 @@ impl Lease {
             end(&format!("no heartbeat for {} s", age.as_secs()));
         }
     }
-
-    /// Checks once more when an attempt ends in any way, including by drop, panic or abort, and before River can record
-    /// the end.
-    pub(super) fn until_over(&self) -> UntilOver<'_> {
-        UntilOver(self)
-    }
 }
 
-pub(super) struct UntilOver<'a>(&'a Lease);
-
-impl Drop for UntilOver<'_> {
-    fn drop(&mut self) {
-        self.0.check();
-    }
-}
-
-/// Ends the process. River would still write results of attempts that other processes have taken over, and only the end
-/// of the process reliably prevents that. The jobs of this process run again.
+/// Ends the process. Its handlers would still work on jobs that other processes have taken over, and only the end of the
+/// process reliably prevents that. The jobs of this process run again.
 pub(super) fn end(reason: &str) -> ! {
     tracing::error!(
         "{reason}: other processes may have taken over its jobs, so this process exits; restart it"
@@ -104,7 +90,7 @@ pub(super) async fn start(
     };
     let sent = Instant::now();
     let id = heart.client_id.clone();
-    processes::register(heart.client().await?, &id, &pools).await?;
+    let timeline = processes::register(heart.client().await?, &id, &pools).await?;
     lease.renew(sent);
     tokio::spawn(fence(lease.clone(), stopped.clone()));
     Ok(tokio::spawn(async move {
@@ -122,9 +108,11 @@ pub(super) async fn start(
             lease.check();
             match taken {
                 // Counted from when it was sent: the database may have accepted it immediately and replied late.
-                Ok(true) => lease.renew(sent),
+                Ok(Some(now)) if now.is_none() || timeline.is_none() || now == timeline => lease.renew(sent),
+                // The ids of its jobs may belong to other jobs now.
+                Ok(Some(_)) => end("the database has failed over, perhaps without its last commits"),
                 // By the database's clock, because this process may have been suspended.
-                Ok(false) => end("this process was marked as dead"),
+                Ok(None) => end("this process was marked as dead"),
                 Err(error) => tracing::warn!(%error, "a heartbeat failed"),
             }
         }
@@ -159,8 +147,8 @@ impl Heart {
         Ok(self.client.insert(client))
     }
 
-    /// Whether the process still counts as alive. A failed connection is closed.
-    async fn beat(&mut self) -> Result<bool, DatabaseError> {
+    /// See [`processes::beat`]. A failed connection is closed.
+    async fn beat(&mut self) -> Result<Option<Option<i32>>, DatabaseError> {
         let client_id = self.client_id.clone();
         let beaten = async {
             let client = self.client().await?;

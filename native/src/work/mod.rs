@@ -1,24 +1,22 @@
-//! Working: River's client, with Weir's guard before and Weir's settlement after every attempt.
+//! Working: claims of River's jobs, their attempts, and maintenance.
+//!
+//! River stays the queue: these are its tables, states and notifications, and its own client leads in `weir schedule`.
 
 mod attempt_error;
-mod attempt_holder;
 mod attempt_log;
-mod cancellation;
 mod claim_pace;
 mod claim_start;
-mod claims;
+mod claimer;
 mod clean;
 mod deliveries;
 mod elected;
-mod fenced;
-mod guard;
 mod heartbeat;
 mod host;
 mod internal;
+mod lanes;
 mod local_limiter;
+mod notifications;
 mod periodic;
-mod pool;
-mod prefetch;
 mod progress;
 pub mod reconcile;
 mod retry;
@@ -28,33 +26,40 @@ mod unclaimed;
 mod under_way;
 mod worker;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use riverqueue::__private::ClientBuilderExt;
-use riverqueue::{Client, Event, EventKind, MaintenanceConfig, QueueConfig, Retention, RunHandle, Workers};
+use riverqueue::{
+    Client, Job, MaintenanceConfig, QueueConfig, Retention, RunHandle, WorkContext, WorkOutcome, Workers,
+};
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
-
-pub use claim_pace::FETCH_COOLDOWN;
 
 use crate::config::RiverRetention;
 use crate::config::service::Service;
 use crate::context::Context;
-use weir_ledger::control::DELIVERY_KIND;
-use weir_ledger::database::{DatabaseError, NarrowConnections};
-use weir_ledger::lookup::ReservationLookup;
+use weir_ledger::attempts::touch_queues;
+use weir_ledger::database::DatabaseError;
 
-use cancellation::Cancellations;
-use claim_pace::ClaimPace;
-use claims::Claims;
 use heartbeat::Lease;
-use pool::Pools;
+use lanes::Lanes;
 use under_way::UnderWay;
+use worker::Worker;
 
 pub use heartbeat::HEARTBEAT_INTERVAL;
 
-/// An empty queue. River's client requires a queue even when it only leads.
+/// An empty queue. River's client requires a queue and a kind even when it only leads.
 const LEADER_QUEUE: &str = "weir_leader";
+
+/// A kind without jobs.
+#[derive(Debug, Deserialize, Serialize)]
+struct NoJob {}
+
+impl riverqueue::JobArgs for NoJob {
+    const KIND: &'static str = "weir:none";
+}
 
 /// The time between two claims from it.
 const LEADER_QUEUE_INTERVAL: Duration = Duration::from_secs(60);
@@ -63,13 +68,14 @@ const LEADER_QUEUE_INTERVAL: Duration = Duration::from_secs(60);
 /// takes over stuck jobs instead.
 const RESCUE_AFTER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// River aborts an attempt this long after cancelling it. Weir aborts attempts itself, but not for a forged
-/// cancellation.
-const STUCK_AFTER: Duration = RESCUE_AFTER;
+/// River's leader deletes queues that have not been in use for a day.
+const TOUCH_INTERVAL: Duration = Duration::from_secs(10 * 60);
 
-/// The maximum time that a shutdown waits for the database after the drain time, once no attempt runs. Another process
+/// The maximum time that a shutdown waits for the database after the drain time, once no handler runs. Another process
 /// takes over attempts without a written result.
 const LAST_WRITES: Duration = Duration::from_secs(1);
+
+pub use claim_pace::FETCH_COOLDOWN;
 
 /// The tasks of River's leader in this process.
 fn maintenance(retention: RiverRetention) -> MaintenanceConfig {
@@ -80,7 +86,7 @@ fn maintenance(retention: RiverRetention) -> MaintenanceConfig {
         .with_discarded_job_retention(Retention::DeleteAfter(retention.discarded))
 }
 
-/// The purpose of a River client of this process.
+/// What a process does with jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Works jobs and never leads: `weir work`.
@@ -91,196 +97,209 @@ pub enum Role {
     Both,
 }
 
-/// A running River client.
+/// A process that works or leads.
 pub struct Working {
-    /// River's client, for cancelling jobs and inspecting queues.
-    pub client: Client,
-    /// Signals the attempts to stop. Declared above `run`, because dropping that cancels River's tokens.
-    interrupted: DropGuard,
-    run: RunHandle,
+    id: String,
+    works: Option<Works>,
+    leads: Option<(Client, RunHandle)>,
     drain_timeout: Duration,
-    under_way: UnderWay,
     stopped: CancellationToken,
-    tasks: Vec<tokio::task::JoinHandle<()>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+struct Works {
+    claimer: JoinHandle<()>,
+    /// Stops the claims.
+    claiming: DropGuard,
+    under_way: UnderWay,
 }
 
 impl Working {
-    /// Starts working the lanes of these services.
+    /// Starts to work the lanes of these services, and to lead.
     ///
     /// # Errors
     ///
     /// When the database cannot be reached or River refuses the configuration.
     pub async fn start(context: &Context, role: Role, services: &[Service]) -> Result<Self, DatabaseError> {
-        let id = client_id();
-        let works = role != Role::Lead;
-        let slots: u32 = services.iter().flat_map(|service| service.pools).sum();
-        let river_pool = if works {
-            let size = 10.min(slots + 4);
-            context
-                .database
-                .river_pool_of_worker(size, leave_after_failover)?
-        } else {
-            context.database.river_pool(4)?
-        };
-        let mut workers = Workers::new();
-        let lookup = ReservationLookup::start(&context.database, context.settler.promoted().clone());
-        let lease = Lease::new();
-        let under_way = UnderWay::default();
-        let interrupted = CancellationToken::new();
-        let pace = ClaimPace::default();
-        let all_pools = Pools::new(services, context.settings.lend_idle_workers, &pace);
-        worker::register(&mut workers, context, &all_pools)?;
-        let delivers = works && context.settings.webhook_workers > 0;
-        if delivers {
-            deliveries::register(&mut workers, context)?;
-        }
-        let mut builder = Client::builder(river_pool)
-            .id(id.clone())
-            .workers(workers)
-            .fetch_cooldown(FETCH_COOLDOWN)
-            .without_job_timeout()
-            // Jobs of kinds that only other clients know are left to them, in every lane.
-            .fetch_only_known_kinds(true)
-            .maintenance(maintenance(context.settings.river_retention))
-            .job_stuck_threshold(STUCK_AFTER)
-            .work_middleware(guard::Guard::new(
-                context,
-                &lookup,
-                &lease,
-                &under_way,
-                Cancellations::new(context.clone(), interrupted.clone()),
-            ));
-        let mut pools = serde_json::Map::new();
-        if works {
-            builder = builder.pilot(Claims {
-                pace,
-                narrow: NarrowConnections::new(&context.database, leave_after_failover)?,
-                pool: context.pool.clone(),
-            });
-            for (_, queue, size) in services.iter().flat_map(Service::queues) {
-                pools.insert(queue.clone(), size.into());
-                let room = all_pools.at_start(&queue);
-                builder = builder.queue(queue, QueueConfig::new(room));
-            }
-        }
-        if role == Role::Work || !context.settings.leads_river {
-            builder = builder.without_leader_election();
-        }
-        if !works {
-            let config = QueueConfig::new(1).with_fetch_poll_interval(LEADER_QUEUE_INTERVAL);
-            builder = builder.queue(LEADER_QUEUE, config);
-        }
-        let client = builder.build()?;
+        let id = format!("weir_{}_{}", host::name(), Uuid::new_v4().simple());
         let stopped = CancellationToken::new();
         let mut tasks = Vec::new();
-        if works {
-            let heart = heartbeat::start(context, id.clone(), pools.into(), lease, stopped.clone());
-            tasks.push(heart.await?);
-            let watching = under_way::watch(context.clone(), id, under_way.clone(), stopped.clone());
-            tasks.push(tokio::spawn(watching));
-        }
-        if delivers {
-            let watching = deliveries::sync_webhook_queues(context.clone(), client.clone(), stopped.clone());
-            tasks.push(tokio::spawn(watching));
-        }
-        if role != Role::Work {
-            tasks.push(tokio::spawn(periodic::run(context.clone(), stopped.clone())));
-        }
-        tasks.push(notice_endings(&client, context, stopped.clone())?);
-        let mut run = client.start()?;
-        run.wait_ready().await?;
-        tracing::info!(client = client.id(), ?role, workers = slots, "working");
+        let works = match role {
+            Role::Lead => None,
+            Role::Work | Role::Both => Some(work(context, services, &id, &stopped, &mut tasks).await?),
+        };
+        let leads = match role {
+            Role::Work => None,
+            Role::Lead | Role::Both => {
+                tasks.push(tokio::spawn(periodic::run(context.clone(), stopped.clone())));
+                lead(context, &id).await?
+            }
+        };
+        let workers: u32 = services.iter().flat_map(|service| service.pools).sum();
+        tracing::info!(client = id, ?role, workers, "working");
         Ok(Self {
-            client,
-            interrupted: interrupted.drop_guard(),
-            run,
+            id,
+            works,
+            leads,
             drain_timeout: context.settings.drain_timeout,
-            under_way,
             stopped,
             tasks,
         })
     }
 
+    /// The name of this process in River's table: unique, and includes the host name.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
     /// Takes no new jobs, lets running ones finish up to the drain timeout, and returns the rest to their queues. That
     /// does not cost them an attempt.
-    pub async fn stop(mut self) {
-        let stopper = self.run.stopper();
-        stopper.stop();
-        let drained = tokio::time::timeout(self.drain_timeout, self.run.wait()).await;
-        let stopped = match drained {
-            Ok(stopped) => stopped,
-            Err(_) => {
-                // Cancels the attempts' tokens first, so that they count as a shutdown when River cancels its own.
-                drop(self.interrupted);
-                stopper.stop_and_cancel();
-                let given_up = async {
-                    self.under_way.over().await;
-                    tokio::time::sleep(LAST_WRITES).await;
-                };
-                tokio::select! {
-                    stopped = self.run.wait() => stopped,
-                    () = given_up => {
-                        tracing::warn!("the database did not answer during shutdown: other processes take over the remaining jobs");
-                        Ok(())
-                    }
-                }
+    pub async fn stop(self) {
+        if let Some((_, run)) = &self.leads {
+            run.stopper().stop();
+        }
+        if let Some(works) = self.works {
+            works.stop(self.drain_timeout).await;
+        }
+        if let Some((_, mut run)) = self.leads {
+            run.stopper().stop_and_cancel();
+            if let Ok(Err(error)) = tokio::time::timeout(LAST_WRITES, run.wait()).await {
+                tracing::warn!(%error, "River did not stop cleanly");
             }
-        };
-        if let Err(error) = stopped {
-            tracing::warn!(%error, "River did not stop cleanly");
         }
         self.stopped.cancel();
         let tasks = futures_util::future::join_all(self.tasks);
         let _ = tokio::time::timeout(LAST_WRITES, tasks).await;
     }
 
-    /// Completes when River's client ends unexpectedly.
+    /// Completes when a part ends unexpectedly.
     pub async fn ended(&mut self) {
-        if let Err(error) = self.run.wait().await {
-            tracing::error!(%error, "River's client stopped unexpectedly");
+        let claimer = async {
+            match &mut self.works {
+                Some(works) => (&mut works.claimer).await.err(),
+                None => std::future::pending().await,
+            }
+        };
+        let river = async {
+            match &mut self.leads {
+                Some((_, run)) => run.wait().await.err(),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            error = claimer => tracing::error!(?error, "claiming stopped unexpectedly"),
+            error = river => tracing::error!(?error, "River's client stopped unexpectedly"),
         }
     }
 }
 
-fn leave_after_failover() {
-    heartbeat::end("the database has failed over, perhaps without its last commits");
-}
-
-/// River's id of this process: unique, and includes the host name.
-fn client_id() -> String {
-    format!("weir_{}_{}", host::name(), Uuid::new_v4().simple())
-}
-
-/// River records failures, cancellations and snoozes itself, and its events trigger their settlement. A job that was
-/// refused a slot can be promoted only from then on: a slot freed while River was writing has passed it over.
-fn notice_endings(
-    client: &Client,
-    context: &Context,
-    stopped: CancellationToken,
-) -> Result<tokio::task::JoinHandle<()>, DatabaseError> {
-    let mut kinds = vec![EventKind::JobCancelled, EventKind::JobFailed];
-    if context.settings.fairness.cluster_limits().is_some() {
-        kinds.push(EventKind::JobSnoozed);
-    }
-    let mut events = client.subscribe(&kinds)?;
-    let settler = context.settler.clone();
-    Ok(tokio::spawn(async move {
-        loop {
-            let event = tokio::select! {
-                event = events.recv() => event,
-                () = stopped.cancelled() => return,
-            };
-            match event {
-                // Deliveries hold no reservation.
-                Ok(Event::Job(event)) if event.job.kind == DELIVERY_KIND => {}
-                Ok(Event::Job(event)) => settler.notice(event.job.id, None),
-                Ok(_) => {}
-                // Reconciliation finds the endings of dropped events.
-                Err(error) => {
-                    tracing::debug!(%error, "events from River were dropped");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
+impl Works {
+    async fn stop(mut self, drain_timeout: Duration) {
+        drop(self.claiming);
+        if tokio::time::timeout(drain_timeout, &mut self.claimer)
+            .await
+            .is_ok()
+        {
+            return;
+        }
+        self.under_way.stop_all();
+        let given_up = async {
+            self.under_way.over().await;
+            tokio::time::sleep(LAST_WRITES).await;
+        };
+        tokio::select! {
+            _ = &mut self.claimer => {}
+            () = given_up => {
+                tracing::warn!("the database did not answer during shutdown: other processes take over the remaining jobs");
+                self.claimer.abort();
             }
         }
-    }))
+    }
+}
+
+/// Starts to claim the lanes of these services.
+async fn work(
+    context: &Context,
+    services: &[Service],
+    id: &str,
+    stopped: &CancellationToken,
+    tasks: &mut Vec<JoinHandle<()>>,
+) -> Result<Works, DatabaseError> {
+    let pools: serde_json::Map<_, _> = services
+        .iter()
+        .flat_map(Service::queues)
+        .map(|(_, queue, size)| (queue, size.into()))
+        .collect();
+    let slots: u32 = services.iter().flat_map(|service| service.pools).sum();
+    let lanes = Lanes::new(services, context.settings.lend_idle_workers);
+    let pool = context.database.pool(10.min(slots as usize + 4));
+    touch_queues(&pool, &lanes.names()).await?;
+    let lease = Lease::new();
+    let heart = heartbeat::start(context, id.to_owned(), pools.into(), lease, stopped.clone());
+    tasks.push(heart.await?);
+    let listener = notifications::listen(context).await?;
+    let worker = Arc::new(Worker::new(context, id.to_owned(), lanes, pool));
+    let under_way = worker.under_way.clone();
+    let watching = under_way::watch(context.clone(), id.to_owned(), under_way.clone(), stopped.clone());
+    tasks.push(tokio::spawn(watching));
+    let claiming = CancellationToken::new();
+    let (background, stopping) = (Arc::clone(&worker), stopped.clone());
+    let claims_stopped = claiming.clone();
+    tasks.push(tokio::spawn(async move {
+        let worker = background;
+        let delivers = async {
+            let workers = worker.context.settings.webhook_workers as usize;
+            if workers > 0 {
+                let following = deliveries::sync_webhook_queues(&worker.pool, &worker.lanes, workers);
+                claims_stopped.run_until_cancelled(following).await;
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            () = stopping.cancelled() => {}
+            never = notifications::receive(&worker.context, listener, &worker.lanes, &worker.under_way) => match never {},
+            () = touch(&worker) => {}
+            () = delivers => {}
+        }
+    }));
+    Ok(Works {
+        claimer: tokio::spawn(claimer::run(worker, claiming.clone())),
+        claiming: claiming.drop_guard(),
+        under_way,
+    })
+}
+
+/// Shows River's leader that the queues are in use.
+async fn touch(worker: &Worker) {
+    loop {
+        tokio::time::sleep(TOUCH_INTERVAL).await;
+        if let Err(error) = touch_queues(&worker.pool, &worker.lanes.names()).await {
+            tracing::warn!(%error, "could not show that the queues are in use");
+        }
+    }
+}
+
+/// Starts River's client, which leads or waits to lead.
+async fn lead(context: &Context, id: &str) -> Result<Option<(Client, RunHandle)>, DatabaseError> {
+    if !context.settings.leads_river {
+        return Ok(None);
+    }
+    let mut workers = Workers::new();
+    workers.add_fn::<NoJob, _, _, _>(async |_: WorkContext, _: Job<NoJob>| {
+        Ok::<_, std::convert::Infallible>(WorkOutcome::Complete)
+    })?;
+    let client = Client::builder(context.database.river_pool(4)?)
+        .id(id)
+        .workers(workers)
+        .fetch_only_known_kinds(true)
+        .maintenance(maintenance(context.settings.river_retention))
+        .queue(
+            LEADER_QUEUE,
+            QueueConfig::new(1).with_fetch_poll_interval(LEADER_QUEUE_INTERVAL),
+        )
+        .build()?;
+    let mut run = client.start()?;
+    run.wait_ready().await?;
+    Ok(Some((client, run)))
 }

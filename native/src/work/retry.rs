@@ -4,20 +4,13 @@ use std::time::Duration;
 
 use crate::config::retry::{MAX_AFTER, Retry};
 
-/// The pause before the next attempt; `None` leaves it to River. `errors` is how often the job failed before, and
+/// The pause before the next attempt: by the service's policy, else by River's. `errors` is how often the job failed before, and
 /// `jitter` is from 0 to 1. The pause is never shorter than `after`, which the endpoint requested. SQL: `retry_pause`.
-pub(super) fn pause(
-    retry: Option<Retry>,
-    errors: usize,
-    after: Option<Duration>,
-    jitter: f64,
-) -> Option<Duration> {
+pub(super) fn pause(retry: Option<Retry>, errors: usize, after: Option<Duration>, jitter: f64) -> Duration {
     let errors = i32::try_from(errors).unwrap_or(i32::MAX);
-    let seconds = match (retry, after) {
-        (None, None) => return None,
-        // River's own policy.
-        (None, Some(_)) => f64::from(errors.saturating_add(1)).powi(4),
-        (Some(retry), _) => {
+    let seconds = match retry {
+        None => f64::from(errors.saturating_add(1)).powi(4),
+        Some(retry) => {
             let (factor, power) = retry.growth();
             let attempt = f64::from(errors.saturating_add(1));
             (retry.base.as_secs_f64() * factor.powi(errors) * attempt.powf(power))
@@ -27,7 +20,7 @@ pub(super) fn pause(
     // Spread by a tenth, as River does, so that jobs that failed together do not return together.
     let spread = seconds * (0.9 + 0.2 * jitter);
     let pause = Duration::try_from_secs_f64(spread).unwrap_or(MAX_AFTER);
-    Some(pause.max(after.unwrap_or_default().min(MAX_AFTER)))
+    pause.max(after.unwrap_or_default().min(MAX_AFTER))
 }
 
 #[cfg(test)]
@@ -43,19 +36,14 @@ mod tests {
 
     /// The pauses after the first failures, without the spread.
     fn pauses(retry: Retry, count: usize) -> Vec<f64> {
-        let pause = |errors| {
-            pause(Some(retry), errors, None, 0.5)
-                .unwrap()
-                .as_secs_f64()
-                .round()
-        };
+        let pause = |errors| pause(Some(retry), errors, None, 0.5).as_secs_f64().round();
         (0..count).map(pause).collect()
     }
 
     #[test]
     fn pauses_grow_up_to_the_maximum() {
         assert_eq!(pauses(RETRY, 5), [1.0, 3.0, 9.0, 20.0, 20.0]);
-        assert_eq!(pause(Some(RETRY), usize::MAX, None, 0.5), Some(RETRY.max));
+        assert_eq!(pause(Some(RETRY), usize::MAX, None, 0.5), RETRY.max);
     }
 
     #[test]
@@ -69,17 +57,21 @@ mod tests {
         assert_eq!(pauses(squares, 4), [10.0, 40.0, 90.0, 100.0]);
         assert_eq!(
             pause(Some(squares), usize::MAX, None, 0.5),
-            Some(Duration::from_secs(100))
+            Duration::from_secs(100)
         );
     }
 
     #[test]
     fn retry_after_of_an_endpoint_is_respected_up_to_a_day() {
-        let minute = Some(Duration::from_secs(60));
-        assert_eq!(pause(Some(RETRY), 0, minute, 0.5), minute);
-        assert_eq!(pause(None, 0, minute, 0.5), minute);
-        assert_eq!(pause(None, 2, minute, 0.5), Some(Duration::from_secs(81)));
-        assert_eq!(pause(None, 0, Some(Duration::MAX), 0.5), Some(MAX_AFTER));
-        assert_eq!(pause(None, 7, None, 0.5), None, "River's own policy");
+        let minute = Duration::from_secs(60);
+        assert_eq!(pause(Some(RETRY), 0, Some(minute), 0.5), minute);
+        assert_eq!(pause(None, 0, Some(minute), 0.5), minute);
+        assert_eq!(pause(None, 2, Some(minute), 0.5), Duration::from_secs(81));
+        assert_eq!(pause(None, 0, Some(Duration::MAX), 0.5), MAX_AFTER);
+        assert_eq!(
+            pause(None, 7, None, 0.5),
+            Duration::from_secs(4096),
+            "River's own policy"
+        );
     }
 }

@@ -1,25 +1,25 @@
-//! The attempts that run in this process. Keeps a leader from treating them as stuck, and finds jobs that were claimed
-//! for this process without its knowledge.
+//! The attempts that run in this process. Keeps a leader from treating them as stuck, cancels those that have lost their
+//! job, and finds jobs that were claimed for this process without its knowledge.
 //!
 //! River's leader may be a client in another program. Its rescuer knows neither these jobs nor how long they take. Any
-//! client may be elected at any time, so this runs whichever client leads. A long attempt costs one small update per
-//! heartbeat, and a short one costs nothing.
+//! client may be elected at any time, so this runs whichever client leads. A long attempt costs one small update and one
+//! look-up per heartbeat, and a short one costs nothing.
 //!
-//! River claims jobs in one statement. If the connection fails before the response arrives, the database lists the jobs
-//! as running here, but no worker has them. This process is alive, so no other process takes them over. It therefore
-//! returns them to their queues itself.
+//! If the connection fails before the response to a claim arrives, the database lists the jobs as running here, but no
+//! worker has them. This process is alive, so no other process takes them over. It therefore returns them to their queues
+//! itself.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use riverqueue::JobRow;
 use tokio_util::sync::CancellationToken;
-use weir_ledger::attempts::{self, MAX_REFRESHED};
+use weir_ledger::attempts::{self, ClaimedJob, MAX_REFRESHED};
 use weir_ledger::control::DELIVERY_KIND;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::processes::DEAD_AFTER;
+use weir_ledger::read::attempts::AttemptState;
 
 use super::heartbeat::HEARTBEAT_INTERVAL;
 use super::step::Pause;
@@ -32,112 +32,159 @@ const LONG: Duration = Duration::from_secs(1);
 /// After this long, a claim counts as lost. If it arrives later, another attempt has the job.
 const LOST_AFTER: Duration = DEAD_AFTER;
 
-/// River records the end of an attempt some time later, and much later in an outage.
-const REMEMBERED: Duration = Duration::from_secs(60);
-
 /// Interval between checks whether attempts have ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A claim of a job: no two claims share all of these fields.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Claim {
-    job_id: i64,
-    attempt: i16,
-    claims: usize,
+/// Why an attempt has to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The job's cancellation was requested.
+    Cancelled,
+    /// Another attempt has the job, or the job is gone.
+    TakenOver,
+    /// The process stops.
+    Stopping,
 }
 
-impl Claim {
-    fn name(&self) -> String {
-        attempts::claim_of(i32::from(self.attempt), self.claims)
+/// Tells an attempt to stop. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Stop {
+    pub(super) token: CancellationToken,
+    cause: Arc<Mutex<Option<Cause>>>,
+}
+
+impl Stop {
+    fn stop(&self, cause: Cause) {
+        self.cause.lock().get_or_insert(cause);
+        self.token.cancel();
+    }
+
+    pub(super) fn cause(&self) -> Option<Cause> {
+        *self.cause.lock()
     }
 }
 
-#[derive(Clone, Copy)]
-enum Stage {
-    RunningSince(Instant),
-    /// It has ended, and River is about to record that.
-    OverSince(Instant),
+struct Running {
+    attempt: i16,
+    since: Instant,
+    stop: Stop,
+    /// Whether only its end remains to be written.
+    is_over: bool,
 }
+
+/// A job and a claim of it.
+type Key = (i64, String);
 
 /// Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct UnderWay(Arc<Mutex<HashMap<Claim, Stage>>>);
+pub(super) struct UnderWay(Arc<Mutex<HashMap<Key, Running>>>);
 
 impl UnderWay {
-    /// Remembers an attempt until the result is dropped, and for a while longer.
-    pub(super) fn enter(&self, job: &JobRow) -> Entered<'_> {
-        let claim = Claim {
-            job_id: job.id,
-            attempt: i16::try_from(job.attempt).unwrap_or(i16::MAX),
-            claims: job.attempted_by.len(),
+    /// Remembers an attempt until the result is dropped.
+    pub(super) fn enter(&self, job: &ClaimedJob) -> Entered {
+        let (key, stop) = ((job.id, job.claim.clone()), Stop::default());
+        let running = Running {
+            attempt: job.attempt,
+            since: Instant::now(),
+            stop: stop.clone(),
+            is_over: false,
         };
-        self.0.lock().insert(claim, Stage::RunningSince(Instant::now()));
+        self.0.lock().insert(key.clone(), running);
         Entered {
-            under_way: self,
-            claim,
-            is_settled: false,
+            under_way: self.clone(),
+            key,
+            stop,
         }
     }
 
-    /// Completes once no attempt is running.
+    /// Completes once no handler is running.
     pub(super) async fn over(&self) {
-        let is_running = |stage: &Stage| matches!(stage, Stage::RunningSince(_));
-        while self.0.lock().values().any(is_running) {
+        while self.0.lock().values().any(|running| !running.is_over) {
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
+    }
+
+    /// Stops all attempts.
+    pub(super) fn stop_all(&self) {
+        for running in self.0.lock().values() {
+            running.stop.stop(Cause::Stopping);
+        }
+    }
+
+    /// Whether an attempt at this job runs here.
+    pub(super) fn has(&self, job_id: i64) -> bool {
+        self.0.lock().keys().any(|(id, _)| *id == job_id)
     }
 
     /// The ids and attempts of long-running jobs.
     fn long(&self) -> Vec<(i64, i16)> {
         let known = self.0.lock();
-        let long = known.iter().filter_map(|(claim, stage)| match stage {
-            Stage::RunningSince(since) if since.elapsed() >= LONG => Some((claim.job_id, claim.attempt)),
-            _ => None,
-        });
-        long.collect()
+        let long = known
+            .iter()
+            .filter(|(_, running)| !running.is_over && running.since.elapsed() >= LONG);
+        long.map(|((job_id, _), running)| (*job_id, running.attempt))
+            .collect()
     }
 
-    /// Those of these claims that this process does not know. Ended attempts that are not among them have been
-    /// recorded, and are forgotten.
-    fn unknown(&self, claimed: Vec<(i64, String)>) -> Vec<(i64, String)> {
-        let mut unknown: HashSet<(i64, String)> = claimed.into_iter().collect();
-        self.0.lock().retain(|claim, stage| {
-            let is_claimed = unknown.remove(&(claim.job_id, claim.name()));
-            match stage {
-                Stage::RunningSince(_) => true,
-                Stage::OverSince(over) => is_claimed || over.elapsed() < REMEMBERED,
+    /// Stops those attempts at these jobs that lost their job or were cancelled.
+    fn compare(&self, jobs: &[i64], states: &[AttemptState]) {
+        let jobs: HashSet<i64> = jobs.iter().copied().collect();
+        let states: HashMap<i64, &AttemptState> = states.iter().map(|state| (state.job_id, state)).collect();
+        for ((job_id, claim), running) in self.0.lock().iter() {
+            if !jobs.contains(job_id) || running.is_over {
+                continue;
             }
-        });
-        unknown.into_iter().collect()
+            let cause = match states.get(job_id) {
+                Some(state) if state.claim != *claim => Cause::TakenOver,
+                Some(state) if state.is_cancelled => Cause::Cancelled,
+                Some(_) => continue,
+                None => Cause::TakenOver,
+            };
+            if running.stop.cause().is_none() {
+                tracing::info!(job = job_id, ?cause, "stopping an attempt");
+            }
+            running.stop.stop(cause);
+        }
+    }
+
+    /// Checks in the database whether the attempts at these jobs are still current.
+    pub(super) async fn check(&self, context: &Context, jobs: &[i64]) -> Result<(), DatabaseError> {
+        let states = weir_ledger::read::attempts::states(&context.pool, jobs).await?;
+        self.compare(jobs, &states);
+        Ok(())
+    }
+
+    /// Those of these claims that this process does not know.
+    fn unknown(&self, mut claimed: Vec<Key>) -> Vec<Key> {
+        let known = self.0.lock();
+        claimed.retain(|claim| !known.contains_key(claim));
+        claimed
     }
 }
 
-pub(super) struct Entered<'a> {
-    under_way: &'a UnderWay,
-    claim: Claim,
-    is_settled: bool,
+pub(super) struct Entered {
+    under_way: UnderWay,
+    key: Key,
+    pub(super) stop: Stop,
 }
 
-impl Entered<'_> {
-    /// A transaction of Weir's has ended the attempt, so River has nothing to record.
-    pub(super) fn settled(&mut self) {
-        self.is_settled = true;
-    }
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        let mut known = self.under_way.0.lock();
-        if self.is_settled {
-            known.remove(&self.claim);
-        } else {
-            known.insert(self.claim, Stage::OverSince(Instant::now()));
+impl Entered {
+    /// The handler is done.
+    pub(super) fn is_over(&self) {
+        if let Some(running) = self.under_way.0.lock().get_mut(&self.key) {
+            running.is_over = true;
         }
     }
 }
 
-/// Protects long attempts, and returns lost claims to their queues, until it is stopped. Separate from the heartbeats,
-/// which must not wait for it.
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.under_way.0.lock().remove(&self.key);
+    }
+}
+
+/// Protects and checks long attempts, and returns lost claims to their queues, until it is stopped. Separate from the
+/// heartbeats, which must not wait for it.
 pub(super) async fn watch(
     context: Context,
     client_id: String,
@@ -157,6 +204,9 @@ pub(super) async fn watch(
             });
             if let Err(error) = refreshed.await {
                 tracing::warn!(%error, "could not record the running attempts");
+            }
+            if let Err(error) = under_way.check(&context, &jobs).await {
+                tracing::warn!(%error, "could not check the running attempts");
             }
         }
         if pause.is_over() {

@@ -1,42 +1,47 @@
-//! The one River worker behind every kind: it finds the handler, runs it, and settles.
+//! One attempt at a job: it gets a slot, runs the handler, and settles.
+//!
+//! Jobs submitted through Weir already have their slot when a worker can claim them. The attempt guard (ADR-10) handles
+//! the other jobs: those that another River client inserted, retries, and those that were made available by hand. No
+//! attempt of a user's job runs without one of that user's slots.
 
 use std::any::Any;
-use std::cell::Cell;
-use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use riverqueue::{
-    Job, JobArgs, JobRow, WorkCancelled, WorkContext, WorkError, WorkOutcome, Worker, WorkerTimeout, Workers,
-};
+use parking_lot::Mutex;
 use secrecy::SecretString;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
-use tokio_util::sync::CancellationToken;
+use serde::Deserialize;
+use serde_json::json;
 use uuid::Uuid;
-
-use super::attempt_error::{AttemptError, asked_for};
-use super::attempt_holder::{self, user_id};
-use super::attempt_log::AttemptLog;
-use super::cancellation;
-use super::fenced;
-use super::internal::{Internal, not_started};
-use super::pool::{Pools, SettlePermit, WorkerPermit};
-use super::progress;
-use super::retry;
-use crate::config::fairness::FairnessScope;
-use crate::config::retry::Retry;
-use crate::context::Context;
-use crate::handler::{Attempt, Handler, HandlerError, MAX_OUTPUT, Outcome, Reporter, Worked};
-use weir_ledger::attempts::{self, AwaitOutcome, Claim};
-use weir_ledger::database::DatabaseError;
+use weir_ledger::attempts::{self, AwaitOutcome, ClaimedJob, End, Holds};
+use weir_ledger::control::DELIVERY_KIND;
+use weir_ledger::database::{ConnectionPool, DatabaseError};
+use weir_ledger::hold_off::HoldOff;
 use weir_ledger::holder::Holder;
 use weir_ledger::job_metadata::{REASON, REASON_ATTEMPT};
 use weir_ledger::json::check_numbers;
+use weir_ledger::meter::Meter;
+use weir_ledger::plans::{self, Plan};
+use weir_ledger::reservation::{LateAdmission, LateJob, admit_late};
 use weir_ledger::settlement::{self, Ended, SettleError, Settled, Success};
+use weir_policy::subject::Subject;
+
+use super::attempt_error::AttemptError;
+use super::attempt_log::AttemptLog;
+use super::deliveries::Deliverer;
+use super::internal::{Internal, not_started, snoozed};
+use super::lanes::{Lanes, Permit};
+use super::local_limiter::{Held, LocalLimiter};
+use super::progress;
+use super::retry;
+use super::under_way::{Cause, Stop, UnderWay};
+use crate::config::fairness::{Fairness, FairnessScope};
+use crate::config::service::Service;
+use crate::context::Context;
+use crate::handler::{Attempt, Handler, HandlerError, MAX_OUTPUT, Outcome, Reporter, Worked};
 
 /// The number of retries of a settlement during an outage of the database, and their interval.
 const SETTLE_TRIES: u32 = 30;
@@ -45,304 +50,473 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(500);
 /// A handler that does not stop at its time limit is aborted this long after it.
 const BACKSTOP: Duration = Duration::from_secs(30);
 
-/// Any job's arguments. River ties a Rust type to one kind; this type covers all configured kinds through its aliases.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(transparent)]
-pub(super) struct AnyArgs(pub(super) Map<String, Value>);
+/// An attempt that is still running this long after it was told to stop is aborted. Longer than the time that programs
+/// get to stop.
+const STOP_GRACE: Duration = Duration::from_secs(15);
 
-thread_local! {
-    /// The kinds being registered. River queries a type for them only during registration.
-    static KINDS: Cell<&'static [&'static str]> = const { Cell::new(&[]) };
+/// The time during which no attempt retries a lock that another transaction holds. Then one attempt asks.
+const BLOCKED_RETRY_DELAY: Duration = Duration::from_millis(200);
+
+/// The maximum time that a job waits for such a lock, without a connection, before it returns to its queue.
+const BLOCKED_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What all attempts of a process share.
+pub(super) struct Worker {
+    pub(super) context: Context,
+    /// The name of this process in River's table.
+    pub(super) id: String,
+    pub(super) lanes: Arc<Lanes>,
+    /// Connections for claims and for the ends of attempts, which requests to the API do not use up.
+    pub(super) pool: ConnectionPool,
+    /// Jobs of other kinds are left to other clients, in every queue.
+    pub(super) known_kinds: Vec<String>,
+    pub(super) under_way: UnderWay,
+    deliverer: Option<Deliverer>,
+    local: LocalLimiter,
+    /// Holders locked by another transaction.
+    blocked: Mutex<HoldOff>,
 }
 
-impl JobArgs for AnyArgs {
-    const KIND: &'static str = "weir:any";
-
-    fn kind_aliases() -> &'static [&'static str] {
-        KINDS.get()
-    }
+/// How an attempt has ended.
+enum Done {
+    /// Its end is written already.
+    Completed {
+        charged: i64,
+    },
+    /// The handler answers later.
+    Outstanding,
+    /// Another attempt has the job.
+    FencedOut,
+    Failed(AttemptError),
 }
 
-struct Kind {
-    handler: Arc<dyn Handler>,
-    timeout: Duration,
-    retry: Option<Retry>,
-}
+/// The handler's result; `Err` when it panicked.
+type Handled = Result<Result<Worked, HandlerError>, Box<dyn Any + Send>>;
 
-struct AnyWorker {
-    context: Context,
-    pools: Pools,
-    kinds: HashMap<String, Kind>,
-}
-
-/// Registers every configured kind. Their names are never freed, because River keeps them permanently.
-pub(super) fn register(workers: &mut Workers, context: &Context, pools: &Pools) -> Result<(), DatabaseError> {
-    let services = &context.settings.services;
-    let names: Vec<&'static str> = services
-        .iter()
-        .map(|service| &*service.kind.clone().leak())
-        .collect();
-    KINDS.set(names.leak());
-    let kinds = services
-        .iter()
-        .filter_map(|service| {
-            let handler = Arc::clone(context.handlers.get(&service.kind)?);
-            Some((
-                service.kind.clone(),
-                Kind {
-                    handler,
-                    timeout: service.timeout,
-                    retry: service.retry,
-                },
-            ))
-        })
-        .collect();
-    workers.add::<AnyArgs, _>(AnyWorker {
-        context: context.clone(),
-        pools: pools.clone(),
-        kinds,
-    })?;
-    Ok(())
-}
-
-/// The job's key outside of `database`. After a failover or a restore, several jobs may have the same id. They differ
-/// in their creation time, and those of two users in their arguments.
-fn key_of(job: &JobRow, database: Uuid) -> Uuid {
-    let created = job.created_at.as_microsecond();
-    let parts: [&[u8]; 5] = [
-        &job.id.to_be_bytes(),
-        &created.to_be_bytes(),
-        job.kind.as_bytes(),
-        b"\0",
-        job.encoded_args.get().as_bytes(),
-    ];
-    Uuid::new_v5(&database, &parts.concat())
-}
-
-/// The pause after a failure that River does not record: at least `least`.
-pub(super) fn pause(policy: Option<Retry>, errors: usize, error: &WorkError, least: Duration) -> Duration {
-    let after = asked_for(error).map_or(least, |after| after.max(least));
-    retry::pause(policy, errors, Some(after), rand::random()).unwrap_or(after)
-}
-
-impl Worker<AnyArgs> for AnyWorker {
-    type Error = AttemptError;
-
-    /// `work` enforces the time limit.
-    fn timeout(&self, _job: &Job<AnyArgs>) -> WorkerTimeout {
-        WorkerTimeout::Disabled
-    }
-
-    fn next_retry(
-        &self,
-        job: &Job<AnyArgs>,
-        error: &WorkError,
-        _now: riverqueue::jiff::Timestamp,
-    ) -> Option<Duration> {
-        let policy = self.kinds.get(&job.row.kind).and_then(|kind| kind.retry);
-        retry::pause(policy, job.row.errors.len(), asked_for(error), rand::random())
-    }
-
-    async fn work(&self, context: WorkContext, job: Job<AnyArgs>) -> Result<WorkOutcome, AttemptError> {
-        let Some(kind) = self.kinds.get(&job.row.kind) else {
-            return Err(AttemptError::NoHandler(job.row.kind));
-        };
-        let cancelled = &cancellation::current_attempt();
-        let mut permits = match (self.pools.of(&job.row.queue), context.client()) {
-            (Some(pool), Some(client)) => match pool.worker(client, cancelled).await {
-                // An attempt that was cancelled while it waited must not start. River knows why it was cancelled.
-                Some(permit) if !cancelled.is_cancelled() => Permits::Works(permit),
-                _ => return Ok(WorkOutcome::Snooze(Duration::ZERO)),
-            },
-            // The queue was added with River's own tools.
-            _ => Permits::None,
-        };
-        let started = match self.start(&job.row).await {
-            Ok(started) => started,
-            Err(error) => return Ok(not_started(job.row.id, error)?),
-        };
-        let handled = self.handle(kind, &started, job.args.0, cancelled).await;
-        let end = self.conclude(kind, &started, handled, &mut permits).await;
-        let Started { number, log, .. } = started;
-        match end {
-            End::Completed { charged } => {
-                log.end("completed", Some(charged), None);
-                // A slot in memory belongs to this attempt until it returns, and must not outlast the job.
-                if self.context.settings.fairness.scope == FairnessScope::Cluster {
-                    permits.leave(cancelled).await;
-                }
-                Ok(WorkOutcome::Complete)
-            }
-            End::Outstanding { is_over } => {
-                log.end("outstanding", None, None);
-                if is_over {
-                    permits.settle();
-                    fenced::wait_until_over(&self.context.pool, job.row.id, cancelled).await;
-                }
-                Err(AttemptError::Outstanding)
-            }
-            End::FencedOut => {
-                log.end("fenced_out", None, None);
-                // River needs room to claim another job, because this attempt may wait for that one.
-                permits.settle();
-                fenced::wait_out(&self.context.pool, job.row.id, cancelled).await;
-                Ok(WorkOutcome::Complete)
-            }
-            End::Failed(AttemptError::Permanent(reason)) => {
-                log.end("discarded", None, Some(&reason));
-                // River's own text for a discarded job gives no reason.
-                let _ = context.metadata_set(REASON, reason);
-                let _ = context.metadata_set(REASON_ATTEMPT, number);
-                Ok(WorkOutcome::Discard)
-            }
-            End::Failed(error) => {
-                log.end(error.outcome(), None, Some(&error.to_string()));
-                Err(error)
-            }
+impl Worker {
+    pub(super) fn new(context: &Context, id: String, lanes: Arc<Lanes>, pool: ConnectionPool) -> Self {
+        let services = context.settings.services.iter();
+        let delivers = context.settings.webhook_workers > 0;
+        Self {
+            context: context.clone(),
+            id,
+            lanes,
+            pool,
+            known_kinds: services
+                .map(|service| service.kind.clone())
+                .filter(|kind| context.handlers.contains_key(kind))
+                .chain(delivers.then(|| DELIVERY_KIND.to_owned()))
+                .collect(),
+            under_way: UnderWay::default(),
+            deliverer: delivers.then(|| Deliverer::new(context)),
+            local: LocalLimiter::default(),
+            blocked: Mutex::new(HoldOff::new(BLOCKED_RETRY_DELAY)),
         }
     }
+
+    /// Runs a claimed job until its end is written.
+    pub(super) async fn run(&self, job: ClaimedJob, mut permit: Permit) {
+        let entered = self.under_way.enter(&job);
+        let stop = entered.stop.clone();
+        let aborted = async {
+            stop.token.cancelled().await;
+            tokio::time::sleep(STOP_GRACE).await;
+        };
+        let over = || entered.is_over();
+        let end = tokio::select! {
+            biased;
+            end = self.attempt(&job, &stop, &over, &mut permit) => end,
+            () = aborted => Some(end_of_failure(&AttemptError::NotStopped, stop.cause(), Duration::ZERO, &job)),
+        };
+        over();
+        if let Some(end) = end {
+            self.write(&job, &end).await;
+        }
+    }
+
+    /// Returns the end that is still to be written.
+    async fn attempt(
+        &self,
+        job: &ClaimedJob,
+        stop: &Stop,
+        over: &(dyn Fn() + Sync),
+        permit: &mut Permit,
+    ) -> Option<End> {
+        let Some(service) = self.context.settings.service_of_kind(&job.kind) else {
+            let deliverer = self.deliverer.as_ref()?;
+            return Some(deliverer.work(job, stop).await);
+        };
+        // A slot in memory belongs to this attempt until it returns, and must not outlast the job.
+        let _held = match self.entry(job, service.meter).await {
+            Ok(Entry::Runs(held)) => held,
+            Ok(Entry::Waits(end)) => return Some(end),
+            Ok(Entry::FencedOut) => {
+                fenced_out(job);
+                return None;
+            }
+            Err(error) => {
+                return Some(not_started(job.id, error).unwrap_or_else(|error| {
+                    end_of_failure(&error.into(), stop.cause(), self.pause(service, job, None), job)
+                }));
+            }
+        };
+        let handler = self.context.handlers.get(&job.kind)?;
+        let started = match self.start(job).await {
+            Ok(started) => started,
+            Err(error) => {
+                return Some(not_started(job.id, error).unwrap_or_else(|error| {
+                    end_of_failure(&error.into(), stop.cause(), self.pause(service, job, None), job)
+                }));
+            }
+        };
+        let handled = self.handle(service, &**handler, &started, stop).await;
+        over();
+        permit.settle();
+        match self.conclude(service, &started, handled).await {
+            Done::Completed { charged } => started.log.end("completed", Some(charged), None),
+            Done::Outstanding => started.log.end("outstanding", None, None),
+            Done::FencedOut => {
+                started.log.end("fenced_out", None, None);
+                fenced_out(job);
+            }
+            Done::Failed(error) => {
+                let pause = self.pause(service, job, error.asked_for());
+                let end = end_of_failure(&error, stop.cause(), pause, job);
+                let (outcome, reason) = match self.write(job, &end).await {
+                    true => (error.outcome(), error.to_string()),
+                    false => ("fenced_out", String::new()),
+                };
+                started.log.end(outcome, None, Some(&reason));
+            }
+        }
+        None
+    }
+
+    fn pause(&self, service: &Service, job: &ClaimedJob, asked_for: Option<Duration>) -> Duration {
+        let errors = usize::try_from(job.errors).unwrap_or(0);
+        retry::pause(service.retry, errors, asked_for, rand::random())
+    }
+
+    /// Writes the end of an attempt, and waits for that during an outage of the database. Returns whether the attempt
+    /// still had its job.
+    async fn write(&self, job: &ClaimedJob, end: &End) -> bool {
+        loop {
+            match attempts::end(&self.pool, job.claim(), end).await {
+                Ok(Some(_)) => break,
+                Ok(None) => {
+                    fenced_out(job);
+                    return false;
+                }
+                Err(error) if error.is_refusal() => {
+                    // The job counts as a lost claim, and another attempt follows.
+                    tracing::error!(job = job.id, %error, "PostgreSQL refuses the end of an attempt");
+                    return true;
+                }
+                Err(error) => {
+                    tracing::warn!(job = job.id, %error, "waiting for the database to record an attempt");
+                    tokio::time::sleep(SETTLE_PAUSE).await;
+                }
+            }
+        }
+        if job.kind != DELIVERY_KIND {
+            // Also for a job that waits again: a slot freed before this write has passed it over.
+            self.context.settler.notice(job.id, None);
+        }
+        if matches!(end, End::Interrupted) {
+            self.context.database.notify([job.queue.clone()]);
+        }
+        true
+    }
 }
 
-/// An attempt that has a worker.
+fn fenced_out(job: &ClaimedJob) {
+    metrics::counter!("weir_fenced_attempts_total").increment(1);
+    tracing::warn!(
+        job = job.id,
+        "the job was taken over; the result of this attempt is dropped"
+    );
+}
+
+/// How a failed attempt ends. River's fields are those that River's client writes.
+pub(super) fn end_of_failure(
+    error: &AttemptError,
+    cause: Option<Cause>,
+    pause: Duration,
+    job: &ClaimedJob,
+) -> End {
+    match (cause, error) {
+        (Some(Cause::Cancelled), _) => End::Cancelled("JobCancelError: job cancelled remotely".to_owned()),
+        (Some(Cause::Stopping), AttemptError::Cancelled | AttemptError::NotStopped) => End::Interrupted,
+        // River's own text gives no reason.
+        (_, AttemptError::Permanent(reason)) => End::Discarded(
+            "job discarded by worker".to_owned(),
+            json!({ REASON: reason, REASON_ATTEMPT: job.attempt }),
+        ),
+        _ => End::Failed(error.to_string(), pause),
+    }
+}
+
+/// The decision on an attempt that arrived without a slot.
+enum Entry {
+    /// It runs. It has a slot in this process if slots are local to processes.
+    Runs(Option<Held>),
+    /// The job returns to its queue.
+    Waits(End),
+    /// Another process has taken over the job.
+    FencedOut,
+}
+
+impl Worker {
+    /// Whether an attempt may run.
+    async fn entry(&self, job: &ClaimedJob, meter: Meter) -> Result<Entry, DatabaseError> {
+        let fairness = &self.context.settings.fairness;
+        let is_cluster = fairness.cluster_limits().is_some();
+        let holds = job.found.map(|found| found.holds);
+        if is_cluster && holds == Some(Holds::Slot) {
+            record_wake(job);
+            return Ok(Entry::Runs(None));
+        }
+        let meter = match holds {
+            Some(Holds::Quota(meter) | Holds::Nothing(meter)) => meter,
+            Some(Holds::Slot) | None => meter,
+        };
+        // Without slots in the database, the only purpose of admission is to charge a settled job again when it runs
+        // again.
+        if is_cluster || matches!(holds, Some(Holds::Nothing(_))) {
+            match self.admit_with_retries(job, meter).await? {
+                LateAdmission::Admitted => {}
+                LateAdmission::Parked(tier) => return Ok(Entry::Waits(snooze(fairness, job, tier))),
+                LateAdmission::Blocked => {
+                    weir_ledger::access_log!(
+                        false,
+                        job = job.id,
+                        "snoozed: another transaction holds its holder's lock"
+                    );
+                    return Ok(Entry::Waits(snoozed()));
+                }
+                LateAdmission::FencedOut => return Ok(Entry::FencedOut),
+            }
+        }
+        if fairness.enabled
+            && fairness.scope == FairnessScope::Process
+            && let Some(user) = user_id(job)
+        {
+            let holder = self.context.holders().await?.user_id(&user);
+            let plan = self.plan_of(holder, meter).await?;
+            let limit = fairness.limits.of(plan);
+            return Ok(match self.local.try_acquire(holder.id, limit, job.id) {
+                Some(held) => Entry::Runs(Some(held)),
+                None => Entry::Waits(snooze(fairness, job, plan.map(|plan| plan.name))),
+            });
+        }
+        Ok(Entry::Runs(None))
+    }
+
+    /// Requests a slot, and repeats the request while another transaction holds the holder's lock.
+    async fn admit_with_retries(
+        &self,
+        job: &ClaimedJob,
+        meter: Meter,
+    ) -> Result<LateAdmission, DatabaseError> {
+        let until = Instant::now() + BLOCKED_PATIENCE;
+        loop {
+            let admission = self.admit(job, meter).await?;
+            if admission != LateAdmission::Blocked || Instant::now() >= until {
+                return Ok(admission);
+            }
+            tokio::time::sleep(BLOCKED_RETRY_DELAY).await;
+        }
+    }
+
+    /// Requests a slot from the ledger. A job without an owner needs none.
+    async fn admit(&self, job: &ClaimedJob, meter: Meter) -> Result<LateAdmission, DatabaseError> {
+        let context = &self.context;
+        let (found, user) = (job.found, user_id(job));
+        let holder = match (found, &user) {
+            (Some(found), _) => found.holder,
+            (None, Some(user)) => context.holders().await?.user_id(user),
+            (None, None) => return Ok(LateAdmission::Admitted),
+        };
+        // The submission has already recorded the job's owner.
+        let subject: Option<Subject> = match (found, &user) {
+            (None, Some(user)) => user.parse().ok(),
+            _ => None,
+        };
+        if holder.user_id.is_none() && found.is_none() {
+            tracing::warn!(
+                job = job.id,
+                "the job's user_id is not a valid subject; it is limited like an anonymous client"
+            );
+        }
+        // Of the attempts that found the lock held, one asks again and the others wait for its result. Each request
+        // uses a connection of the shared pool.
+        if !self.blocked.lock().may_try(&holder.id) {
+            return Ok(LateAdmission::Blocked);
+        }
+        let services = context.settings.services.iter();
+        let kinds: Vec<&str> = services
+            .filter(|service| service.meter == meter)
+            .map(|service| service.kind.as_str())
+            .collect();
+        let admission = context
+            .pool
+            .with(async |client| {
+                let late = LateJob {
+                    id: job.id,
+                    attempt: Some(job.attempt),
+                    holder,
+                    subject: subject.as_ref(),
+                    meter,
+                    backlog: user.as_deref().map(|user| (user, &*kinds)),
+                };
+                admit_late(client, late).await
+            })
+            .await?;
+        let mut blocked = self.blocked.lock();
+        if admission == LateAdmission::Blocked {
+            blocked.start(holder.id);
+        } else {
+            blocked.end(&holder.id);
+        }
+        Ok(admission)
+    }
+
+    /// ADR-10's TierResolver. An unknown user has the default plan; anonymous holders have no plan.
+    async fn plan_of(&self, holder: Holder, meter: Meter) -> Result<Option<Plan>, DatabaseError> {
+        let Some(id) = holder.user_id else {
+            return Ok(None);
+        };
+        self.context
+            .pool
+            .with(async |client| Ok(plans::plan_of(&**client, id, meter).await?))
+            .await
+    }
+}
+
+/// ADR-10's UserJobExtractor: the text `user_id` of the arguments; `None` when it is absent or empty.
+fn user_id(job: &ClaimedJob) -> Option<String> {
+    #[derive(Deserialize)]
+    struct WithUser {
+        user_id: Option<String>,
+    }
+    let args: WithUser = serde_json::from_str(&job.args).ok()?;
+    args.user_id.filter(|user| !user.is_empty())
+}
+
+/// The time that a freed slot was unused: from the promotion, which makes the job available after it was created, to
+/// its claim. Both times are by the database's clock. Later attempts may have kept the slot of the previous one.
+fn record_wake(job: &ClaimedJob) {
+    if job.claims <= 1 && job.scheduled_at > job.created_at {
+        let idle = job.attempted_at.duration_since(job.scheduled_at).as_secs_f64();
+        metrics::histogram!("weir_wake_duration_seconds").record(idle.max(0.0));
+    }
+}
+
+fn snooze(fairness: &Fairness, job: &ClaimedJob, tier: Option<&'static str>) -> End {
+    let tier = tier.unwrap_or("anonymous");
+    metrics::counter!("weir_snoozes_total", "tier" => tier).increment(1);
+    weir_ledger::access_log!(false, job = job.id, tier, "snoozed: no free slot");
+    // Spread by jitter, so that jobs refused together do not return together.
+    let jitter = fairness.jitter.as_secs_f64() * rand::random::<f64>();
+    End::Snoozed(fairness.snooze + Duration::from_secs_f64(jitter))
+}
+
+/// An attempt that may run.
 struct Started<'a> {
-    job: &'a JobRow,
-    number: i16,
-    claim: String,
-    /// The holder of the job's reservation.
-    reserved_by: Option<Uuid>,
-    /// The same holder; without a reservation, the user in the job's arguments.
+    job: &'a ClaimedJob,
+    /// The holder of the job's reservation; without one, the user in the job's arguments.
     holder: Option<Holder>,
     key: Uuid,
     token: Option<SecretString>,
     log: AttemptLog<'a>,
 }
 
-impl Started<'_> {
-    fn claim(&self) -> Claim<'_> {
-        Claim {
-            job_id: self.job.id,
-            claim: &self.claim,
-            created_at: self.job.created_at,
-        }
-    }
+/// The job's key outside of `database`. After a failover or a restore, several jobs may have the same id. They differ
+/// in their creation time, and those of two users in their arguments.
+fn key_of(job: &ClaimedJob, database: Uuid) -> Uuid {
+    let created = job.created_at.as_microsecond();
+    let parts: [&[u8]; 5] = [
+        &job.id.to_be_bytes(),
+        &created.to_be_bytes(),
+        job.kind.as_bytes(),
+        b"\0",
+        job.args.as_bytes(),
+    ];
+    Uuid::new_v5(&database, &parts.concat())
 }
 
-/// The handler's result; `Err` when it panicked.
-type Handled = Result<Result<Worked, HandlerError>, Box<dyn Any + Send>>;
-
-/// How an attempt ended.
-enum End {
-    Completed {
-        charged: i64,
-    },
-    /// The handler answers later. `is_over`: the job no longer waits for that answer.
-    Outstanding {
-        is_over: bool,
-    },
-    /// Another attempt has the job.
-    FencedOut,
-    Failed(AttemptError),
-}
-
-/// The permits of an attempt in its pool: a worker, then the right to settle.
-enum Permits {
-    /// Its queue has no pool.
-    None,
-    Works(WorkerPermit),
-    Settles(SettlePermit),
-}
-
-impl Permits {
-    /// Frees the worker for the next job.
-    fn settle(&mut self) {
-        *self = match std::mem::replace(self, Self::None) {
-            Self::Works(permit) => Self::Settles(permit.done()),
-            other => other,
-        };
-    }
-
-    /// Returns when River may claim another job in this one's place.
-    async fn leave(self, cancelled: &CancellationToken) {
-        if let Self::Settles(permit) = self {
-            permit.leave(cancelled).await;
-        }
-    }
-}
-
-impl AnyWorker {
-    async fn start<'a>(&self, job: &'a JobRow) -> Result<Started<'a>, DatabaseError> {
+impl Worker {
+    async fn start<'a>(&self, job: &'a ClaimedJob) -> Result<Started<'a>, DatabaseError> {
         let holders = self.context.holders().await?;
-        let reserved_by = attempt_holder::get();
+        let reserved_by = job.found.map(|found| found.holder);
         let holder = reserved_by.or_else(|| Some(holders.user_id(&user_id(job)?)));
-        let claim = attempts::claim_of(job.attempt, job.attempted_by.len());
-        let token = self.context.attempt_tokens().await?.of(Claim {
-            job_id: job.id,
-            claim: &claim,
-            created_at: job.created_at,
-        });
         Ok(Started {
             job,
-            number: i16::try_from(job.attempt).unwrap_or(i16::MAX),
-            claim,
-            reserved_by: reserved_by.map(|holder| holder.id),
             holder,
             key: key_of(job, holders.namespace()),
-            token,
+            token: self.context.attempt_tokens().await?.of(job.claim()),
             log: AttemptLog::start(&self.context.settings, job, holder),
         })
     }
 
-    /// Runs the handler up to its time limit, which excludes the wait for a worker. Also returns the limit if the
-    /// handler had to stop because of it.
+    /// Runs the handler up to its time limit. Also returns the limit if the handler had to stop because of it.
     async fn handle(
         &self,
-        kind: &Kind,
+        service: &Service,
+        handler: &dyn Handler,
         started: &Started<'_>,
-        args: Map<String, Value>,
-        cancelled: &CancellationToken,
+        stop: &Stop,
     ) -> (Handled, Option<Duration>) {
-        let stop = cancelled.child_token();
+        let job = started.job;
+        let args = match job.arguments() {
+            Ok(args) => args,
+            Err(error) => {
+                let message = format!("the job's arguments are not an object: {error}");
+                return (Ok(Err(HandlerError::Failed(message))), None);
+            }
+        };
+        let cancelled = stop.token.child_token();
         let (reporter, progress) = Reporter::new();
         let attempt = Attempt {
-            job_id: started.job.id,
-            attempt: started.number,
+            job_id: job.id,
+            attempt: job.attempt,
             holder: started.holder,
             key: started.key,
             args,
             token: started.token.clone(),
             progress: reporter,
             traceparent: started.log.trace_context().traceparent(),
-            cancelled: stop.clone(),
+            cancelled: cancelled.clone(),
         };
-        let handling = AssertUnwindSafe(kind.handler.work(attempt)).catch_unwind();
+        let handling = AssertUnwindSafe(handler.work(attempt)).catch_unwind();
         let mut handling = pin!(async {
             tokio::select! {
                 biased;
                 handled = handling => handled,
-                never = progress::record(&self.context.pool, started.claim(), progress) => match never {},
+                never = progress::record(&self.context.pool, job.claim(), progress) => match never {},
             }
         });
-        if let Ok(handled) = tokio::time::timeout(kind.timeout, &mut handling).await {
+        let timeout = service.timeout;
+        if let Ok(handled) = tokio::time::timeout(timeout, &mut handling).await {
             return (handled, None);
         }
-        let timed_out = (!cancelled.is_cancelled()).then_some(kind.timeout);
-        stop.cancel();
+        let timed_out = (!stop.token.is_cancelled()).then_some(timeout);
+        cancelled.cancel();
         match tokio::time::timeout(BACKSTOP, handling).await {
             Ok(handled) => (handled, timed_out),
-            Err(_) => (Ok(Err(HandlerError::Cancelled)), Some(kind.timeout)),
+            Err(_) => (Ok(Err(HandlerError::Cancelled)), Some(timeout)),
         }
     }
 
-    /// Settles the handler's result, if the job still belongs to this attempt.
+    /// Settles the handler's result.
     async fn conclude(
         &self,
-        kind: &Kind,
+        service: &Service,
         started: &Started<'_>,
         (handled, timed_out): (Handled, Option<Duration>),
-        permits: &mut Permits,
-    ) -> End {
-        let ended = match handled {
-            Ok(Ok(Worked::Later)) => self.await_answer(started.claim(), kind.timeout).await,
+    ) -> Done {
+        let done = match handled {
+            Ok(Ok(Worked::Later)) => self.await_answer(started.job, service.timeout).await,
             Ok(Ok(Worked::Done(outcome))) if !outcome.fits() => Err(AttemptError::Permanent(format!(
                 "the output is larger than {MAX_OUTPUT} bytes"
             ))),
@@ -350,58 +524,41 @@ impl AnyWorker {
                 Err(error) => Err(AttemptError::Permanent(format!(
                     "the output cannot be stored: {error}"
                 ))),
-                Ok(()) => {
-                    permits.settle();
-                    self.settle(started, outcome).await
-                }
+                Ok(()) => self.settle(started, outcome).await,
             },
             Ok(Err(error)) => Err(AttemptError::from_handler(error, timed_out)),
             // The panic's message is on standard error.
             Err(_) => Err(AttemptError::Panicked),
         };
-        match ended {
-            Ok(end) => end,
-            Err(error) if self.still_owns(started).await => End::Failed(error),
-            Err(_) => End::FencedOut,
-        }
-    }
-
-    async fn still_owns(&self, started: &Started<'_>) -> bool {
-        let job = started.job;
-        fenced::still_owns(&self.context.pool, job.id, started.number, job.created_at).await
+        done.unwrap_or_else(Done::Failed)
     }
 
     /// Marks the attempt as answered later. The handler has started its work, so this waits during an outage of the
     /// database.
-    async fn await_answer(&self, claim: Claim<'_>, patience: Duration) -> Result<End, AttemptError> {
+    async fn await_answer(&self, job: &ClaimedJob, patience: Duration) -> Result<Done, AttemptError> {
         let mut tries = 0;
         let outcome = loop {
             tries += 1;
             let outcome = self.context.pool.with(async |client| {
-                Ok::<_, DatabaseError>(attempts::await_answer(client, claim, patience).await?)
+                Ok::<_, DatabaseError>(attempts::await_answer(client, job.claim(), patience).await?)
             });
             match outcome.await {
                 Ok(outcome) => break outcome,
                 Err(error) if tries < SETTLE_TRIES => {
-                    tracing::warn!(job = claim.job_id, %error, "waiting for the database to record that the handler \
-                         answers later");
+                    tracing::warn!(job = job.id, %error, "waiting for the database to record that the handler answers \
+                         later");
                     tokio::time::sleep(SETTLE_PAUSE).await;
                 }
                 Err(error) => {
-                    return Err(Internal::new(
-                        claim.job_id,
-                        "could not record that the handler answers later",
-                        &error,
-                    )
-                    .into());
+                    let what = "could not record that the handler answers later";
+                    return Err(Internal::new(job.id, what, &error).into());
                 }
             }
         };
         match outcome {
-            AwaitOutcome::Outstanding => Ok(End::Outstanding { is_over: false }),
-            // The endpoint has answered already, the job was taken over, or the reply to an earlier try was lost.
-            AwaitOutcome::AttemptEnded => Ok(End::Outstanding { is_over: true }),
-            AwaitOutcome::CancelRequested => Err(AttemptError::Cancelled(WorkCancelled)),
+            // The endpoint may have answered already, the job was taken over, or the reply to an earlier try was lost.
+            AwaitOutcome::Outstanding | AwaitOutcome::AttemptEnded => Ok(Done::Outstanding),
+            AwaitOutcome::CancelRequested => Err(AttemptError::Cancelled),
             AwaitOutcome::CannotBePending => Err(AttemptError::Permanent(
                 "the endpoint answers later, but the job's unique states lack pending, so it cannot wait"
                     .to_owned(),
@@ -409,11 +566,11 @@ impl AnyWorker {
         }
     }
 
-    async fn settle(&self, started: &Started<'_>, outcome: Outcome) -> Result<End, AttemptError> {
-        let job_id = started.job.id;
+    async fn settle(&self, started: &Started<'_>, outcome: Outcome) -> Result<Done, AttemptError> {
+        let job = started.job;
         let success = Success {
-            attempt: started.number,
-            job_created_at: Some(started.job.created_at),
+            attempt: job.attempt,
+            job_created_at: Some(job.created_at),
             output: outcome.output,
             used: outcome.used,
         };
@@ -423,33 +580,33 @@ impl AnyWorker {
         loop {
             tries += 1;
             let ended = Ended {
-                job_id,
-                holder: started.reserved_by,
+                job_id: job.id,
+                holder: job.found.map(|found| found.holder.id),
                 success: Some(success.clone()),
             };
             match self.context.settler.settle(ended).await {
-                Ok(Settled::Done { charged }) => return Ok(End::Completed { charged }),
+                Ok(Settled::Done { charged }) => return Ok(Done::Completed { charged }),
                 // An earlier try with an unknown outcome may have settled this same attempt.
                 Ok(Settled::FencedOut) if is_unknown => {
-                    return Ok(match self.charged_by(job_id, &success).await {
-                        Some(charged) => End::Completed { charged },
-                        None => End::FencedOut,
+                    return Ok(match self.charged_by(job.id, &success).await {
+                        Some(charged) => Done::Completed { charged },
+                        None => Done::FencedOut,
                     });
                 }
-                Ok(Settled::FencedOut) => return Ok(End::FencedOut),
+                Ok(Settled::FencedOut) => return Ok(Done::FencedOut),
                 // The work is done, so this waits during an outage of the database.
                 Err(SettleError::Database(error)) if tries < SETTLE_TRIES => {
                     is_unknown |= matches!(error, DatabaseError::OutcomeUnknown(_));
-                    tracing::warn!(job = job_id, %error, "waiting for the database to settle");
+                    tracing::warn!(job = job.id, %error, "waiting for the database to settle");
                     tokio::time::sleep(SETTLE_PAUSE).await;
                 }
                 Err(error @ SettleError::Unstorable(_)) => {
-                    tracing::warn!(job = job_id, %error, "the output of a job cannot be stored");
+                    tracing::warn!(job = job.id, %error, "the output of a job cannot be stored");
                     let what = "the output cannot be stored: it is too large or contains a NUL character";
                     return Err(AttemptError::Permanent(what.to_owned()));
                 }
                 Err(error) => {
-                    return Err(Internal::new(job_id, "the result could not be saved", &error).into());
+                    return Err(Internal::new(job.id, "the result could not be saved", &error).into());
                 }
             }
         }

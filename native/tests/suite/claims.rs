@@ -1,14 +1,8 @@
 //! Claims while another session holds a snapshot. PostgreSQL then keeps the index entries of all jobs claimed since.
 
-use std::time::Duration;
-
 use crate::common::gate::Gate;
 use crate::common::{GO_TESTS, Weir, Who};
-use jiff::{SignedDuration, Timestamp};
-use riverqueue::sqlx;
-use uuid::Uuid;
 use weir::work::Role;
-use weir_ledger::database::{Database, NarrowConnections};
 
 /// Entries of claimed jobs in the default lane's part of the index, enough for slow claims.
 const CLAIMED: &str = "
@@ -17,8 +11,8 @@ const CLAIMED: &str = "
     UPDATE river_job SET state = 'running' WHERE kind = 'other';
     UPDATE river_job SET state = 'completed', finalized_at = now() WHERE kind = 'other'";
 
-/// Temporary views in the place of River's table.
-const VIEWS: &str = "SELECT count(*) FROM pg_class WHERE relname = 'river_job' AND relpersistence = 't'";
+/// Sessions that looked for earlier jobs last. Only processes whose claims start late do that.
+const LOOKS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '-- Whether River would claim%'";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_claims_start_late_in_the_queue_and_find_every_job() {
@@ -27,7 +21,7 @@ async fn slow_claims_start_late_in_the_queue_and_find_every_job() {
     gate.open();
     let (client, analyst) = (weir.client().await, weir.snapshot().await);
     client.batch_execute(CLAIMED).await.unwrap();
-    let views = async || client.query_one(VIEWS, &[]).await.unwrap().get::<_, i64>(0);
+    let looks = async || client.query_one(LOOKS, &[]).await.unwrap().get::<_, i64>(0);
     let working = gate
         .work(
             weir.another(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "2")]),
@@ -42,7 +36,7 @@ async fn slow_claims_start_late_in_the_queue_and_find_every_job() {
     };
     weir.until("claims to be slow", async || {
         submit().await;
-        (views().await > 0).then_some(())
+        (looks().await > 0).then_some(())
     })
     .await;
 
@@ -65,61 +59,48 @@ async fn slow_claims_start_late_in_the_queue_and_find_every_job() {
     weir.end().await;
 }
 
-/// The jobs that a connection for slow claims shows, by priority, when claims start a minute ago.
-async fn shown(narrow: &NarrowConnections) -> Option<Vec<(i16, bool)>> {
-    let (mut connection, now) = narrow.connect(Timestamp::now() - Duration::from_secs(60)).await?;
-    assert!(now.duration_since(Timestamp::now()).abs() < SignedDuration::from_secs(30));
-    let sql = "SELECT priority, scheduled_at < now() - interval '1 minute' FROM river_job ORDER BY 1, 2";
-    let rows: Vec<(i16, bool)> = sqlx::query_as(sql).fetch_all(&mut *connection).await.unwrap();
-    Some(rows)
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_for_slow_claims_skip_early_jobs_of_the_first_priority() {
+async fn claims_keep_rivers_order_and_start_where_they_are_told() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     client
         .batch_execute(
-            "INSERT INTO river_job (kind, args, max_attempts, queue, state, priority, scheduled_at)
-             SELECT 'other', '{}', 3, 'q', 'available', priority, now() - start
-             FROM (VALUES (1), (2)) AS p (priority), (VALUES (interval '1 hour'), ('1 second')) AS s (start)",
+            "INSERT INTO river_job (kind, args, max_attempts, queue, state, priority, scheduled_at, attempted_by)
+             SELECT k.kind, '{}', 3, q.queue, 'available', p.priority, now() - s.start,
+                    CASE WHEN p.priority = 2 THEN array_fill('other'::text, ARRAY[120]) END
+             FROM (VALUES ('known'), ('other')) AS k (kind), (VALUES ('one'), ('two'), ('paused')) AS q (queue),
+                  (VALUES (1), (2)) AS p (priority), (VALUES (interval '1 hour'), ('1 second'), ('-1 hour')) AS s (start);
+             INSERT INTO river_queue (name, metadata, paused_at, updated_at) VALUES ('paused', '{}', now(), now())",
         )
         .await
         .unwrap();
-    let narrow = NarrowConnections::new(&weir.context.database, || unreachable!()).unwrap();
-    let all_but_the_first = vec![(1, false), (2, false), (2, true)];
-    for _ in 0..3 {
-        assert_eq!(shown(&narrow).await, Some(all_but_the_first.clone()));
-    }
-    narrow.pause();
+    let claim = async |most: i32, since: &str| {
+        let sql = format!(
+            "SELECT queue, priority::int, scheduled_at > now() - interval '1 minute', claims
+             FROM claim_jobs('weir_test', '{{known}}', '{{one,two,paused}}', ARRAY[{most}, 10, 10], ARRAY[{since}, now(), NULL])"
+        );
+        let rows = client.query(&sql, &[]).await.unwrap();
+        let row = |row: &tokio_postgres::Row| (row.get(0), row.get(1), row.get(2), row.get(3));
+        let mut rows: Vec<(String, i32, bool, i32)> = rows.iter().map(row).collect();
+        rows.sort_by(|one, other| one.0.cmp(&other.0));
+        rows
+    };
+    let job = |queue: &str, priority, is_late, claims| (queue.to_owned(), priority, is_late, claims);
     assert_eq!(
-        shown(&narrow).await,
-        None,
-        "after an error, claims read the whole table"
+        claim(1, "now() - interval '1 minute'").await,
+        [
+            job("one", 1, true, 1),
+            // `attempted_by` keeps the last hundred.
+            job("two", 2, false, 100),
+            job("two", 2, true, 100)
+        ]
     );
-    drop(narrow);
-    weir.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn without_temporary_views_there_are_no_connections_for_slow_claims() {
-    let weir = Weir::new().await;
-    let client = weir.client().await;
-    let role = format!("stranger_{}", Uuid::new_v4().simple());
-    let run = async |sql: &str| client.batch_execute(&sql.replace("{}", &role)).await.unwrap();
-    run("CREATE ROLE {} LOGIN PASSWORD 'secret'; GRANT ALL ON ALL TABLES IN SCHEMA public TO {}; \
-         GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO {}; \
-         DO $$ BEGIN EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database()); END $$")
-    .await;
-    let mut url = reqwest::Url::parse(weir.url()).unwrap();
-    url.set_username(&role).unwrap();
-    url.set_password(Some("secret")).unwrap();
-    let database = Database::at(url.as_str()).unwrap();
-    let shown = async || shown(&NarrowConnections::new(&database, || unreachable!()).unwrap()).await;
-    assert_eq!(shown().await, None);
-    run("DO $$ BEGIN EXECUTE format('GRANT TEMPORARY ON DATABASE %I TO {}', current_database()); END $$")
-        .await;
-    assert_eq!(shown().await, Some(Vec::new()));
-    run("DROP OWNED BY {}; DROP ROLE {}").await;
+    assert_eq!(
+        claim(2, "NULL").await,
+        [job("one", 1, false, 1), job("one", 2, false, 100)]
+    );
+    assert_eq!(claim(2, "NULL").await, [job("one", 2, true, 100)]);
+    assert_eq!(claim(2, "NULL").await, []);
+    client.batch_execute("DELETE FROM river_job").await.unwrap();
     weir.end().await;
 }

@@ -278,9 +278,7 @@ async fn a_flood_of_another_river_client_costs_a_handful_of_refusals() {
     let weir = Weir::new().await;
     let clockwork = Clockwork::taking(1);
     let user_id = weir.user("free").await;
-    let river = riverqueue::Client::builder(weir.context.database.river_pool(1).unwrap())
-        .build()
-        .unwrap();
+    let river = weir.river();
     let opts = riverqueue::InsertOpts::default().with_queue("analysis_default");
     let mut batch = riverqueue::InsertBatch::new();
     for n in 0..JOBS {

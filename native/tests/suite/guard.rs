@@ -372,8 +372,10 @@ async fn an_attempt_prevented_by_an_outage_is_not_counted() {
     let open = operator.transaction().await.unwrap();
     open.batch_execute("LOCK TABLE quota_reservations").await.unwrap();
     let working = weir.work().await;
-    weir.until("an attempt that ends", async || {
-        (count(&client, "metadata ? 'snoozes' OR state = 'discarded'").await == 1).then_some(())
+    weir.until("a claim that waits", async || {
+        let sql = "SELECT FROM pg_stat_activity WHERE query LIKE '%claim_jobs(%' AND wait_event_type = 'Lock' \
+                   AND datname = current_database()";
+        (!client.query(sql, &[]).await.unwrap().is_empty()).then_some(())
     })
     .await;
     open.rollback().await.unwrap();

@@ -205,7 +205,7 @@ async fn river_leader_false_runs_jobs_and_maintenance_without_election() {
     let leading = Working::start(&may_lead, Role::Lead, &[]).await.unwrap();
     weir.until("the one that may lead to lead", async || {
         let now = status(&weir).await;
-        (now["leader"]["id"] == leading.client.id()).then_some(())
+        (now["leader"]["id"] == leading.id()).then_some(())
     })
     .await;
     stopped.cancel();

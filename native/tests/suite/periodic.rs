@@ -34,10 +34,7 @@ async fn two_schedulers_enqueue_one_job_per_tick() {
         .await
         .unwrap()
         .get(0);
-    let leads = schedulers
-        .iter()
-        .position(|one| one.client.id() == leader)
-        .unwrap();
+    let leads = schedulers.iter().position(|one| one.id() == leader).unwrap();
     let now = async || -> jiff::Timestamp {
         let row = client.query_one("SELECT clock_timestamp()", &[]).await.unwrap();
         row.get(0)

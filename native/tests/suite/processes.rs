@@ -346,10 +346,7 @@ async fn a_lost_claim_is_taken_over_from_a_living_process() {
     // River's claim has taken effect, but its answer was lost with the connection.
     let claim = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = clock_timestamp(), \
                  attempted_by = ARRAY[$2], max_attempts = 1 WHERE id = $1";
-    submitted
-        .execute(claim, &[&lost, &working.client.id()])
-        .await
-        .unwrap();
+    submitted.execute(claim, &[&lost, &working.id()]).await.unwrap();
     submitted.commit().await.unwrap();
     let next = weir.analyse(Who::User(user), "b_test.go", GO_TESTS).await;
     for job in [lost, next] {

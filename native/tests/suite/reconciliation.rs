@@ -396,7 +396,7 @@ async fn a_clock_set_back_does_not_delay_detection_of_a_dead_process() {
     assert_eq!(state(&client, id).await.0, "running");
     assert!(age("weir_ahead").await >= 0.0);
     assert!(age("weir_alive").await >= 1.0);
-    assert!(processes::beat(&client, "weir_ahead").await.unwrap());
+    assert!(processes::beat(&client, "weir_ahead").await.unwrap().is_some());
     client
         .execute(
             "UPDATE processes SET beat_at = beat_at - interval '11 seconds'",

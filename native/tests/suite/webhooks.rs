@@ -561,7 +561,7 @@ async fn a_delivery_with_a_lost_claim_is_taken_over() {
         .execute(
             "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = clock_timestamp(), attempted_by = ARRAY[$1] \
              WHERE kind = 'weir:webhook'",
-            &[&working.client.id()],
+            &[&working.id()],
         )
         .await
         .unwrap();

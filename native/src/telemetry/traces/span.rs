@@ -15,10 +15,9 @@ use opentelemetry::{Context, KeyValue, Value};
 use opentelemetry_http::HeaderExtractor;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracer;
-use riverqueue::JobRow;
 
+use weir_ledger::attempts::ClaimedJob;
 use weir_ledger::holder::Holder;
-use weir_ledger::job_metadata::TRACEPARENT;
 
 /// The header, the environment variable in lower case, and the W3C's name for it.
 const HEADER: &str = "traceparent";
@@ -112,12 +111,12 @@ pub(crate) fn submission(parent: &TraceContext, service: &str, kind: &str, holde
 }
 
 /// The attempt at a job, after a span for the time that it has waited.
-pub(crate) fn attempt(job: &JobRow, user: Option<uuid::Uuid>) -> Span {
+pub(crate) fn attempt(job: &ClaimedJob, user: Option<uuid::Uuid>) -> Span {
     if TRACER.get().is_none() {
         return Span(None);
     }
     // A job of another application may have any value there; it starts a new trace.
-    let submitted = job.metadata.get(TRACEPARENT).ok().flatten();
+    let submitted = job.traceparent.clone();
     let submitted = submitted.map_or_else(TraceContext::default, TraceContext::from_traceparent);
     let attributes = |operation| {
         let mut attributes = messaging(operation, &job.kind, user);
@@ -135,9 +134,10 @@ pub(crate) fn attempt(job: &JobRow, user: Option<uuid::Uuid>) -> Span {
         };
         Span::start(builder, &submitted)
     };
-    let started = job.attempted_at.map_or_else(SystemTime::now, SystemTime::from);
+    let started = SystemTime::from(job.attempted_at);
     // From the end of the previous attempt, or from the job's creation.
-    let since = job.errors.last().map_or(job.created_at, |error| error.at);
+    let failed = job.last_error_at.as_ref().and_then(|at| at.parse().ok());
+    let since: jiff::Timestamp = failed.unwrap_or(job.created_at);
     let mut waiting = start("wait", SpanKind::Internal, "wait", since.into());
     if let Some(span) = &mut waiting.0 {
         // Until then it was parked, or its next attempt was not due.

@@ -444,6 +444,12 @@ impl Weir {
         panic!("of {left} jobs that are left none has ended for {PATIENCE} looks")
     }
 
+    /// A River client, as another program has one.
+    pub fn river(&self) -> riverqueue::Client {
+        let pool = self.context.database.river_pool(1).unwrap();
+        riverqueue::Client::builder(pool).build().unwrap()
+    }
+
     /// Inserts an analysis as another River client would, without the API.
     pub async fn insert_by_river(&self, args: Value, queue: &str) -> i64 {
         #[derive(serde::Serialize, serde::Deserialize)]
@@ -452,8 +458,7 @@ impl Weir {
         impl riverqueue::JobArgs for Args {
             const KIND: &'static str = "analysis:analyze";
         }
-        let pool = self.context.database.river_pool(1).unwrap();
-        let river = riverqueue::Client::builder(pool).build().unwrap();
+        let river = self.river();
         let opts = riverqueue::InsertOpts::default().with_queue(queue);
         river.insert(Args(args)).opts(opts).await.unwrap().job.row.id
     }

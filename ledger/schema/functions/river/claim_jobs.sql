@@ -1,0 +1,74 @@
+-- Starts attempts at the next available jobs of these queues, by priority, time and id, as River's client does. Skips
+-- jobs that other workers are claiming, paused queues, and kinds that are not listed.
+--
+-- | parameter | |
+-- |---|---|
+-- | `worker` | the process that works the jobs |
+-- | `queues`, `most`, `since` | the queues, and for each the maximum number of jobs, and the start in its order: of the first priority, only jobs that start at this time or later. Null: all jobs |
+--
+-- Returns the jobs with their accounts, slots and quotas. A job that was settled and then made available again has an
+-- account and no reservation. A job of another program has neither. These are read after the claim: from then on, no
+-- other transaction changes them.
+-- Cost: one scan of River's index of available jobs for each queue, and for each job one update and two look-ups.
+-- Callers: ledger/src/attempts/claims.rs.
+CREATE OR REPLACE FUNCTION claim_jobs(worker text, kinds text[], queues text[], most int[], since timestamptz[])
+RETURNS TABLE (job_id bigint, attempt smallint, max_attempts smallint, claim text, claims int, errors int, last_error_at text,
+               kind text, queue text, priority smallint, args text, request_id text, traceparent text,
+               created_at timestamptz, scheduled_at timestamptz, attempted_at timestamptz,
+               holder uuid, user_id uuid, meter usage_event_type, has_reservation boolean, has_slot boolean)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_sort = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    claimed bigint[];
+BEGIN
+    WITH picked AS MATERIALIZED (
+        SELECT p.id
+        FROM unnest(claim_jobs.queues, claim_jobs.most, claim_jobs.since) AS q (queue, most, since)
+        CROSS JOIN LATERAL (
+            SELECT j.id
+            FROM river_job j
+            -- The comparison of rows has the order of River's index. 1 is River's first priority.
+            WHERE j.state = 'available' AND j.queue = q.queue AND j.scheduled_at <= now()
+              AND (j.priority, j.scheduled_at, j.id) >= (1::smallint, coalesce(q.since, '-infinity'), 0::bigint)
+              AND j.kind = ANY (claim_jobs.kinds)
+            ORDER BY j.priority, j.scheduled_at, j.id
+            LIMIT q.most
+            FOR UPDATE SKIP LOCKED
+        ) p
+        WHERE NOT EXISTS (SELECT 1 FROM river_queue r WHERE r.name = q.queue AND r.paused_at IS NOT NULL)
+    ), started AS (
+        UPDATE river_job j
+        SET state = 'running', attempt = j.attempt + 1, attempted_at = now(),
+            attempted_by = (coalesce(j.attempted_by, '{}'))[greatest(coalesce(cardinality(j.attempted_by), 0) - 98, 1):]
+                || claim_jobs.worker
+        FROM picked p
+        WHERE j.id = p.id
+        RETURNING j.id
+    )
+    SELECT array_agg(s.id) INTO claimed FROM started s;
+    IF claimed IS NULL THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT j.id, j.attempt, j.max_attempts, claim_of(j.attempt, j.attempted_by), cardinality(j.attempted_by),
+           coalesce(cardinality(j.errors), 0), j.errors[cardinality(j.errors)] ->> 'at', j.kind, j.queue, j.priority,
+           j.args::text, j.metadata ->> 'weir:request_id', j.metadata ->> 'weir:traceparent', j.created_at,
+           j.scheduled_at, j.attempted_at, coalesce(r.holder, s.holder), coalesce(r.user_id, s.user_id),
+           coalesce(r.event_type, s.event_type), r.job_id IS NOT NULL, coalesce(r.admitted_at IS NOT NULL, false)
+    FROM unnest(claimed) WITH ORDINALITY AS c (id, n)
+    CROSS JOIN LATERAL (SELECT * FROM river_job k WHERE k.id = c.id OFFSET 0) j
+    LEFT JOIN LATERAL (SELECT * FROM quota_reservations q WHERE q.job_id = c.id OFFSET 0) r ON true
+    LEFT JOIN LATERAL (
+        SELECT * FROM submissions b WHERE b.job_id = c.id AND r.job_id IS NULL OFFSET 0
+    ) s ON true
+    ORDER BY j.priority, j.scheduled_at, j.id;
+END
+$$;

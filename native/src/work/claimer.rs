@@ -1,0 +1,103 @@
+//! Claims jobs for free workers and starts their attempts.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use weir_ledger::attempts::{self, ClaimedJob};
+use weir_ledger::database::DatabaseError;
+use weir_ledger::read;
+
+use super::lanes::{Look, Permit, Planned};
+use super::worker::Worker;
+
+/// A claimed job and its worker.
+type Started = (ClaimedJob, Permit);
+
+/// Claims until it is stopped. Then waits for the attempts that have started.
+pub(super) async fn run(worker: Arc<Worker>, stopped: CancellationToken) {
+    let mut tasks = JoinSet::new();
+    loop {
+        let (planned, wait) = worker.lanes.plan(Instant::now());
+        // A slow claim neither delays other queues nor counts as theirs.
+        let (slow, fast): (Vec<Planned>, Vec<Planned>) = planned.into_iter().partition(Planned::is_slow);
+        let groups = slow.into_iter().map(|one| vec![one]);
+        for group in groups.chain([fast]).filter(|group| !group.is_empty()) {
+            tasks.spawn(claim(Arc::clone(&worker), group));
+        }
+        tokio::select! {
+            () = stopped.cancelled() => break,
+            () = worker.lanes.changed() => {}
+            () = tokio::time::sleep(wait) => {}
+            Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
+                if let Ok(jobs) = ended {
+                    start(&worker, &mut tasks, jobs);
+                }
+            }
+        }
+    }
+    while let Some(ended) = tasks.join_next().await {
+        if let Ok(jobs) = ended {
+            start(&worker, &mut tasks, jobs);
+        }
+    }
+}
+
+fn start(worker: &Arc<Worker>, tasks: &mut JoinSet<Vec<Started>>, jobs: Vec<Started>) {
+    for (job, permit) in jobs {
+        let worker = Arc::clone(worker);
+        tasks.spawn(async move {
+            worker.run(job, permit).await;
+            Vec::new()
+        });
+    }
+}
+
+async fn claim(worker: Arc<Worker>, group: Vec<Planned>) -> Vec<Started> {
+    let lanes = &worker.lanes;
+    let queues: Vec<_> = group.iter().map(|planned| planned.claim.clone()).collect();
+    let is_slow = group.iter().any(Planned::is_slow);
+    let claimed = async {
+        let began = match is_slow {
+            true => Some(read::lanes::clock(&worker.pool).await?),
+            false => None,
+        };
+        let sent = Instant::now();
+        let jobs = attempts::claim(&worker.pool, &worker.id, &worker.known_kinds, &queues).await?;
+        Ok::<_, DatabaseError>((jobs, began, sent.elapsed()))
+    };
+    match claimed.await {
+        Ok((jobs, began, time)) => {
+            for planned in &group {
+                let of_queue: Vec<&ClaimedJob> = jobs
+                    .iter()
+                    .filter(|job| job.queue == planned.claim.queue)
+                    .collect();
+                if let Some(look) = lanes.claimed(planned, time, &of_queue, began) {
+                    tokio::spawn(look_for_earlier(Arc::clone(&worker), look));
+                }
+            }
+            jobs.into_iter()
+                .map(|job| {
+                    let permit = lanes.permit(&job.queue);
+                    (job, permit)
+                })
+                .collect()
+        }
+        Err(error) => {
+            tracing::warn!(%error, "could not claim jobs");
+            group.iter().for_each(|planned| lanes.failed(planned));
+            Vec::new()
+        }
+    }
+}
+
+async fn look_for_earlier(worker: Arc<Worker>, look: Look) {
+    let (queue, sent) = (look.queue, Instant::now());
+    let looked = read::lanes::has_earlier(&worker.pool, &queue, look.before, Some(&worker.known_kinds)).await;
+    if let Err(error) = &looked {
+        tracing::warn!(%error, queue, "could not look for earlier jobs, so the next claim reads the whole queue");
+    }
+    worker.lanes.looked(&queue, sent.elapsed(), looked.ok());
+}

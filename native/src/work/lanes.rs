@@ -1,0 +1,318 @@
+//! Lanes: how many jobs of each queue this process runs at once, and when it claims the next ones.
+//!
+//! A queue is *due* when it may have jobs to claim: after a notification, after a claim that found as many jobs as it
+//! might, and at each poll. A due queue with a free worker is claimed once its previous claim is long enough ago.
+//!
+//! An attempt whose handler is done frees its worker for the next job and settles meanwhile.
+//!
+//! Idle capacity may be lent on top of that (ADR-16): the default lane may use idle workers of the priority lane. This
+//! takes nothing from the priority lane: its jobs start as they arrive, next to the default jobs that still run on lent
+//! workers. Until those are done, the default lane starts no others.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use weir_ledger::attempts::{ClaimedJob, QueueClaim};
+use weir_policy::lane::Lane;
+
+use super::claim_pace::ClaimPace;
+use super::claim_start::{ClaimStart, Scope};
+use crate::config::service::Service;
+
+/// All queues are due this often. Polls find jobs without a notification: it was lost, or the job was due later.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The pause after a failed claim.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// Maximum number of unsettled results per worker in a small pool. Beyond that, the workers wait for the database.
+const MAX_PER_WORKER: usize = 4;
+const MAX_OF_SMALL_POOL: usize = 32;
+
+/// River's first priority.
+const FIRST_PRIORITY: i16 = 1;
+
+/// The queues of a process.
+pub(super) struct Lanes {
+    state: Mutex<State>,
+    changed: Notify,
+    pace: ClaimPace,
+}
+
+struct State {
+    queues: HashMap<String, Queue>,
+    next_poll: Instant,
+}
+
+struct Queue {
+    lane: Lane,
+    workers: usize,
+    /// The queue with idle workers that this one may use.
+    lender: Option<String>,
+    running: usize,
+    settling: usize,
+    is_due: bool,
+    is_claiming: bool,
+    not_before: Instant,
+    start: ClaimStart,
+}
+
+/// A claim of one queue that should start now.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) claim: QueueClaim,
+    scope: Scope,
+}
+
+impl Planned {
+    /// Whether later claims should know where to start.
+    pub(super) fn is_slow(&self) -> bool {
+        self.scope != Scope::All
+    }
+}
+
+/// A look for earlier jobs that should start now.
+pub(super) struct Look {
+    pub(super) queue: String,
+    pub(super) before: Timestamp,
+}
+
+impl Lanes {
+    /// `lends`: whether default lanes may use the idle workers of priority lanes.
+    pub(super) fn new(services: &[Service], lends: bool) -> Arc<Self> {
+        let mut queues = HashMap::new();
+        for service in services {
+            let priority = service
+                .queues()
+                .find_map(|(lane, queue, _)| (lane == Lane::Priority).then_some(queue));
+            for (lane, queue, workers) in service.queues() {
+                let lender = priority.clone().filter(|_| lends && lane == Lane::Default);
+                queues.insert(queue, Queue::new(lane, workers as usize, lender));
+            }
+        }
+        Arc::new(Self {
+            state: Mutex::new(State {
+                queues,
+                next_poll: Instant::now() + POLL_INTERVAL,
+            }),
+            changed: Notify::new(),
+            pace: ClaimPace::default(),
+        })
+    }
+
+    /// The names of the queues.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.state.lock().queues.keys().cloned().collect()
+    }
+
+    /// Starts to claim a queue.
+    pub(super) fn add(&self, queue: &str, workers: usize) {
+        let new = Queue::new(Lane::Scheduled, workers, None);
+        self.state.lock().queues.entry(queue.to_owned()).or_insert(new);
+        self.changed.notify_one();
+    }
+
+    /// Claims no more jobs of a queue. Its running jobs continue.
+    pub(super) fn remove(&self, queue: &str) {
+        self.state.lock().queues.remove(queue);
+    }
+
+    /// There may be jobs in this queue; `None` for all queues.
+    pub(super) fn wake(&self, queue: Option<&str>) {
+        let mut state = self.state.lock();
+        match queue {
+            Some(queue) => match state.queues.get_mut(queue) {
+                Some(queue) => queue.is_due = true,
+                None => return,
+            },
+            None => state.queues.values_mut().for_each(|queue| queue.is_due = true),
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Completes when there may be something to claim that was not there before.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// The claims to start now, and the time until more of them can be due.
+    pub(super) fn plan(&self, now: Instant) -> (Vec<Planned>, Duration) {
+        let mut state = self.state.lock();
+        if now >= state.next_poll {
+            state.next_poll = now + POLL_INTERVAL;
+            state.queues.values_mut().for_each(|queue| queue.is_due = true);
+        }
+        let mut wait = state.next_poll.saturating_duration_since(now);
+        let rooms: Vec<(String, usize)> = state
+            .queues
+            .iter()
+            .filter(|(_, queue)| queue.is_due && !queue.is_claiming)
+            .map(|(name, queue)| (name.clone(), queue.room(&state.queues)))
+            .collect();
+        let mut planned = Vec::new();
+        for (name, room) in rooms {
+            let Some(queue) = state.queues.get_mut(&name).filter(|_| room > 0) else {
+                continue;
+            };
+            if now < queue.not_before {
+                wait = wait.min(queue.not_before - now);
+                continue;
+            }
+            (queue.is_due, queue.is_claiming) = (false, true);
+            let scope = queue.start.scope();
+            let since = match scope {
+                Scope::From(since) => Some(since),
+                Scope::All | Scope::SlowAll => None,
+            };
+            let most = i32::try_from(room).unwrap_or(i32::MAX);
+            planned.push(Planned {
+                claim: QueueClaim {
+                    queue: name,
+                    most,
+                    since,
+                },
+                scope,
+            });
+        }
+        (planned, wait)
+    }
+
+    /// Records a claim that took `time` and found `jobs` of the queue. `began` is the database's time when it began, if
+    /// claims are slow. Returns a look that should start now.
+    pub(super) fn claimed(
+        &self,
+        planned: &Planned,
+        time: Duration,
+        jobs: &[&ClaimedJob],
+        began: Option<Timestamp>,
+    ) -> Option<Look> {
+        self.pace.took(time, jobs.len());
+        let mut state = self.state.lock();
+        let queue = state.queues.get_mut(&planned.claim.queue)?;
+        let now = Instant::now();
+        queue.is_claiming = false;
+        queue.running += jobs.len();
+        queue.not_before = now + self.pace.cooldown(queue.lane);
+        let is_full = i32::try_from(jobs.len()).is_ok_and(|found| found >= planned.claim.most);
+        queue.is_due |= is_full;
+        let until = began.map(|began| match is_full {
+            true => claimed_until(jobs, began),
+            false => began,
+        });
+        queue.start.claimed(planned.scope, time, jobs.len(), until);
+        let look = queue.start.look(now);
+        drop(state);
+        self.changed.notify_one();
+        look.map(|before| Look {
+            queue: planned.claim.queue.clone(),
+            before,
+        })
+    }
+
+    /// Records that a claim failed.
+    pub(super) fn failed(&self, planned: &Planned) {
+        let mut state = self.state.lock();
+        if let Some(queue) = state.queues.get_mut(&planned.claim.queue) {
+            queue.is_claiming = false;
+            queue.is_due = true;
+            queue.not_before = Instant::now() + RETRY_PAUSE;
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Records a look that took `time`. `has_earlier` is `None` if it failed.
+    pub(super) fn looked(&self, queue: &str, time: Duration, has_earlier: Option<bool>) {
+        if let Some(queue) = self.state.lock().queues.get_mut(queue) {
+            queue.start.looked(time, has_earlier, Instant::now());
+        }
+    }
+
+    /// The worker of a claimed job.
+    pub(super) fn permit(self: &Arc<Self>, queue: &str) -> Permit {
+        Permit {
+            lanes: Arc::clone(self),
+            queue: queue.to_owned(),
+            is_settling: false,
+        }
+    }
+
+    fn change(&self, queue: &str, change: impl FnOnce(&mut Queue)) {
+        // The queue of a removed webhook is gone.
+        if let Some(queue) = self.state.lock().queues.get_mut(queue) {
+            change(queue);
+        }
+        self.changed.notify_one();
+    }
+}
+
+impl Queue {
+    fn new(lane: Lane, workers: usize, lender: Option<String>) -> Self {
+        let now = Instant::now();
+        Self {
+            lane,
+            workers,
+            lender,
+            running: 0,
+            settling: 0,
+            is_due: true,
+            is_claiming: false,
+            not_before: now,
+            start: ClaimStart::new(now),
+        }
+    }
+
+    /// The number of jobs that may start.
+    fn room(&self, queues: &HashMap<String, Self>) -> usize {
+        let lender = self.lender.as_ref().and_then(|lender| queues.get(lender));
+        let lent = lender.map_or(0, |lender| lender.workers.saturating_sub(lender.running));
+        let most = (self.workers * MAX_PER_WORKER).max(MAX_OF_SMALL_POOL);
+        (self.workers + lent)
+            .saturating_sub(self.running)
+            .min(most.saturating_sub(self.settling))
+    }
+}
+
+/// All jobs that start before this time are claimed, after a claim that began at `began` and may have left later ones.
+fn claimed_until(jobs: &[&ClaimedJob], began: Timestamp) -> Timestamp {
+    let first = jobs.iter().filter(|job| job.priority == FIRST_PRIORITY);
+    first.map(|job| job.scheduled_at).max().unwrap_or(began)
+}
+
+/// The right to run one job. Returned when it goes out of scope.
+pub(super) struct Permit {
+    lanes: Arc<Lanes>,
+    queue: String,
+    is_settling: bool,
+}
+
+impl Permit {
+    /// The handler is done, so the worker is free for the next job.
+    pub(super) fn settle(&mut self) {
+        if !self.is_settling {
+            self.is_settling = true;
+            self.lanes.change(&self.queue, |queue| {
+                queue.running = queue.running.saturating_sub(1);
+                queue.settling += 1;
+            });
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let is_settling = self.is_settling;
+        self.lanes.change(&self.queue, |queue| {
+            let count = match is_settling {
+                true => &mut queue.settling,
+                false => &mut queue.running,
+            };
+            *count = count.saturating_sub(1);
+        });
+    }
+}

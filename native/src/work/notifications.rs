@@ -1,0 +1,74 @@
+//! River's notifications: new jobs, resumed queues and cancelled jobs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use weir_ledger::database::DatabaseError;
+use weir_ledger::database::listener::{CONTROL, INSERT, Listener};
+
+use super::lanes::Lanes;
+use super::under_way::UnderWay;
+use crate::context::Context;
+
+/// The pause before another connection is opened. Polls find jobs in the meantime.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// A notification of either topic. River's clients ignore what they do not know.
+#[derive(Deserialize)]
+struct Notification {
+    action: Option<String>,
+    queue: Option<String>,
+    job_id: Option<i64>,
+}
+
+pub(super) async fn listen(context: &Context) -> Result<Listener, DatabaseError> {
+    context.database.listen(&[INSERT, CONTROL]).await
+}
+
+/// Receives notifications for as long as it is polled.
+pub(super) async fn receive(
+    context: &Context,
+    mut listener: Listener,
+    lanes: &Arc<Lanes>,
+    under_way: &UnderWay,
+) -> std::convert::Infallible {
+    loop {
+        while let Some(text) = listener.next().await {
+            if let Ok(notification) = serde_json::from_str(&text) {
+                handle(context, notification, lanes, under_way);
+            }
+        }
+        tracing::warn!(
+            "the connection for notifications has ended; new jobs are found later until it is open again"
+        );
+        listener = loop {
+            tokio::time::sleep(RETRY_PAUSE).await;
+            match listen(context).await {
+                Ok(listener) => break listener,
+                Err(error) => tracing::debug!(%error, "could not listen to notifications"),
+            }
+        };
+        // Those in the meantime are lost.
+        lanes.wake(None);
+    }
+}
+
+fn handle(context: &Context, notification: Notification, lanes: &Arc<Lanes>, under_way: &UnderWay) {
+    match (notification.action.as_deref(), notification.job_id) {
+        (Some("cancel"), Some(job)) if under_way.has(job) => {
+            // Any role of the database can send this, so only the mark in the job's metadata counts.
+            let (context, under_way) = (context.clone(), under_way.clone());
+            tokio::spawn(async move {
+                if let Err(error) = under_way.check(&context, &[job]).await {
+                    tracing::warn!(job, %error, "could not check a cancellation");
+                }
+            });
+        }
+        (None | Some("resume"), _) => {
+            let queue = notification.queue.as_deref();
+            lanes.wake(queue.filter(|queue| *queue != "*"));
+        }
+        _ => {}
+    }
+}
