@@ -381,6 +381,18 @@ pub async fn clean_deleted_users(client: &PreparedClient) -> Result<(), Error> {
     Ok(())
 }
 
+/// Deletes the expired keys of folded submissions.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn clean_folded(client: &PreparedClient) -> Result<(), Error> {
+    client
+        .execute(include_str!("sql/clean_folded.sql"), &[&CLEAN_SLICE])
+        .await?;
+    Ok(())
+}
+
 /// Deletes windows shorter than a month that ended long ago.
 ///
 /// # Errors

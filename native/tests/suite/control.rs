@@ -672,6 +672,8 @@ async fn deleting_a_user_cancels_jobs_and_keeps_billed_usage() {
     assert!(refused.to_string().contains("are still running"), "{refused}");
     weir.ended_by_other_client(ids[0], "cancelled").await;
     weir.reconcile().await;
+    let folded = "INSERT INTO folded_submissions VALUES ($1, 'k', '', $2)";
+    client.execute(folded, &[&anne.id, &ids[0]]).await.unwrap();
     let deleted = control::delete(&mut client, "shell:test", &anne).await.unwrap();
     assert_eq!((deleted.usage_events, deleted.jobs), (1, 5));
 
@@ -679,7 +681,8 @@ async fn deleting_a_user_cancels_jobs_and_keeps_billed_usage() {
         .query_one(
             "SELECT concat((SELECT jsonb_agg(u) FROM users u), (SELECT jsonb_agg(e) FROM usage_events e), \
              (SELECT jsonb_agg(b) FROM quota_balances b), (SELECT jsonb_agg(j) FROM river_job j), \
-             (SELECT jsonb_agg(s) FROM submissions s), (SELECT jsonb_agg(h) FROM holders h))",
+             (SELECT jsonb_agg(s) FROM submissions s), (SELECT jsonb_agg(f) FROM folded_submissions f), \
+             (SELECT jsonb_agg(h) FROM holders h))",
             &[],
         )
         .await

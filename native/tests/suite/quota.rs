@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::common::submissions::submission;
-use crate::common::{GO_TESTS, Weir, Who, files};
+use crate::common::{self, GO_TESTS, Weir, Who, files};
 use jiff::{Span, Timestamp, tz::TimeZone};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, TestRunner};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use weir_ledger::database::DatabaseError;
@@ -238,6 +238,65 @@ async fn an_idempotency_key_is_per_user_and_request_and_lasts_a_day() {
             .await;
         assert_eq!(answer.status, 422);
     }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folded_submission_keeps_its_idempotency_key() {
+    let weir = Weir::with(&[("WEIR_CONFIG", "tests/programs.toml")]).await;
+    let client = weir.client().await;
+    let who = Who::User(weir.user("free").await);
+    let mut args = files(&[("a_test.go", GO_TESTS)]);
+    for member in ["owner", "repo", "commit_sha"] {
+        args[member] = member.into();
+    }
+    let mut others = args.clone();
+    others["commit_sha"] = "another".into();
+    let post = async |path, key, args: &Value| {
+        let key = [("Idempotency-Key", key)];
+        let path = format!("/api/jobs/analysis{path}");
+        weir.call("POST", &path, who, &key, args.to_string().into_bytes())
+            .await
+    };
+    let job_of = |answer: &common::Answer| answer.body["job"]["id"].as_i64();
+    let first = post("", "first", &args).await;
+    let folded = post("", "second", &args).await;
+    let batch = post("/batch", "batch", &json!([args, others])).await;
+    let job = job_of(&first);
+    assert_eq!((job_of(&folded), &folded.body["folded"]), (job, &json!(true)));
+    assert_eq!(batch.body["jobs"][0]["id"].as_i64(), job);
+    let submit = "SELECT outcome, job_id FROM weir_submit('anne', 'analysis', $1, 1, $2)";
+    let by_sql = async |args: &Value, key: &str| -> (String, Option<i64>) {
+        let options = json!({ "idempotency_key": key });
+        let row = client.query_one(submit, &[args, &options]).await.unwrap();
+        (row.get(0), row.get(1))
+    };
+    let annes = by_sql(&args, "first").await.1;
+    assert_eq!(by_sql(&args, "second").await, ("folded".to_owned(), annes));
+
+    let working = weir.work().await;
+    weir.all_finished().await;
+    working.stop().await;
+    let again = post("", "second", &args).await;
+    assert_eq!((again.status.as_u16(), job_of(&again)), (202, job));
+    let again = post("/batch", "batch", &json!([args, others])).await;
+    let ids = |answer: &common::Answer| [0, 1].map(|index| answer.body["jobs"][index]["id"].as_i64());
+    assert_eq!((again.status.as_u16(), ids(&again)), (202, ids(&batch)));
+    assert_eq!(post("", "second", &others).await.status, 422);
+    assert_eq!(by_sql(&args, "second").await, ("repeated".to_owned(), annes));
+    assert_eq!(by_sql(&others, "second").await.0, "key_reused");
+    assert_eq!(weir.jobs().await, 3);
+    let age = "UPDATE folded_submissions SET created_at = created_at - interval '25 hours'";
+    client.batch_execute(age).await.unwrap();
+    let later = post("", "second", &args).await;
+    assert_ne!(job_of(&later), job, "free again after a day");
+    assert_eq!(job_of(&post("", "third", &args).await), job_of(&later));
+    weir.reconcile().await;
+    assert_eq!(
+        weir.count("folded_submissions").await,
+        1,
+        "expired keys are deleted"
+    );
     weir.end().await;
 }
 

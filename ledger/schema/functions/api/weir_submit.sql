@@ -19,7 +19,7 @@
 -- |---|---|
 -- | `admitted` | the job has a slot. Workers find it within 50 ms of your commit |
 -- | `parked` | accepted. The job waits for a slot or for `run_at` |
--- | `repeated` | `idempotency_key` created this job before |
+-- | `repeated` | `idempotency_key` created this job before, or was folded into it |
 -- | `folded` | the user has an unfinished job that equals this one by `unique_by`. Nothing was reserved |
 -- | `over_quota` | the quota has no room. Nothing was written. `quota.windows` lists the full windows |
 -- | `too_large` | used, reserved and requested would exceed 9223372036854775807. Nothing was written |

@@ -45,6 +45,7 @@ DECLARE
     draw bigint;
     twin int;
     has_keys boolean := false;
+    has_folds boolean := false;
     has_draws boolean := false;
     accepted int := 0;
     written int;
@@ -55,6 +56,7 @@ DECLARE
     first_parked bigint;
     -- By submission.
     ids bigint[] := array_fill(NULL::bigint, ARRAY[n]);
+    folds bigint[] := array_fill(NULL::bigint, ARRAY[n]);
     queues text[] := array_fill(NULL::text, ARRAY[n]);
     amounts bigint[] := array_fill(NULL::bigint, ARRAY[n]);
     draws bigint[] := array_fill(NULL::bigint, ARRAY[n]);
@@ -63,7 +65,7 @@ DECLARE
     periods timestamptz[] := array_fill(NULL::timestamptz, ARRAY[n]);
     windows smallint[] := array_fill(NULL::smallint, ARRAY[n]);
     moments timestamptz[] := array_fill(NULL::timestamptz, ARRAY[n]);
-    -- The keys of accepted submissions.
+    -- The keys of accepted and folded submissions.
     seen_keys text[] := '{}';
     seen_hashes bytea[] := '{}';
     seen_jobs bigint[] := '{}';
@@ -135,7 +137,10 @@ BEGIN
         LEFT JOIN LATERAL (
             SELECT o.request_hash, o.job_id FROM submissions o
             WHERE o.holder = u.holder AND o.idempotency_key = u.idempotency_key AND o.created_at > now() - key_lifetime()
-            OFFSET 0
+            UNION ALL
+            SELECT f.request_hash, f.job_id FROM folded_submissions f
+            WHERE f.holder = u.holder AND f.idempotency_key = u.idempotency_key AND f.created_at > now() - key_lifetime()
+            LIMIT 1
         ) e ON u.idempotency_key IS NOT NULL
         LEFT JOIN LATERAL (
             SELECT j.id FROM river_job j
@@ -195,6 +200,8 @@ BEGIN
         ELSIF s.live_job IS NOT NULL THEN
             outcome := 'folded';
             job_id := s.live_job;
+            folds[member] := job_id;
+            has_folds := has_folds OR s.idempotency_key IS NOT NULL;
         ELSIF reserved > 0 AND reserved > a.room - added THEN
             outcome := 'over_quota';
             IF all_or_none THEN
@@ -246,15 +253,15 @@ BEGIN
             periods[member] := starts[1];
             windows[member] := coalesce(a.counted, 0);
             moments[member] := at;
-            IF s.idempotency_key IS NOT NULL THEN
-                seen_keys := seen_keys || (s.holder || '/' || s.idempotency_key);
-                seen_hashes := seen_hashes || s.request_hash;
-                seen_jobs := seen_jobs || job_id;
-            END IF;
             IF s.unique_key IS NOT NULL THEN
                 seen_unique := seen_unique || s.unique_key;
                 unique_jobs := unique_jobs || job_id;
             END IF;
+        END IF;
+        IF s.idempotency_key IS NOT NULL AND (ids[member] IS NOT NULL OR folds[member] IS NOT NULL) THEN
+            seen_keys := seen_keys || (s.holder || '/' || s.idempotency_key);
+            seen_hashes := seen_hashes || s.request_hash;
+            seen_jobs := seen_jobs || job_id;
         END IF;
         RETURN NEXT;
         IF all_or_none AND outcome IN ('key_reused', 'over_quota', 'too_large', 'too_many_waiting') THEN
@@ -281,6 +288,17 @@ BEGIN
         END IF;
     END LOOP;
     CLOSE accounts;
+    IF has_folds AND locking <> 'none' THEN
+        INSERT INTO folded_submissions AS f (holder, idempotency_key, request_hash, job_id)
+        SELECT u.holder, u.idempotency_key, u.request_hash, u.id
+        FROM unnest(submissions, folds)
+            AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
+                  idempotency_key, request_hash, unique_key, id)
+        WHERE u.id IS NOT NULL AND u.idempotency_key IS NOT NULL
+        ON CONFLICT (holder, idempotency_key) DO UPDATE
+        SET request_hash = excluded.request_hash, job_id = excluded.job_id, created_at = excluded.created_at
+        WHERE f.created_at <= now() - key_lifetime();
+    END IF;
     IF accepted = 0 OR locking = 'none' THEN
         RETURN;
     END IF;

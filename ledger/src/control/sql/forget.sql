@@ -18,6 +18,8 @@ WITH own AS MATERIALIZED (
     RETURNING j.id
 ), submitted AS (
     DELETE FROM submissions WHERE holder = $1
+), folded AS (
+    DELETE FROM folded_submissions WHERE holder = $1
 ), billed AS (
     UPDATE usage_events SET user_id = $2, job_id = NULL, reason = coalesce(reason, 'the account was deleted')
     WHERE user_id = $1
