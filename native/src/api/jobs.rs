@@ -97,7 +97,10 @@ pub(super) async fn submit(
         room: _room,
     } = api.receiving.json(caller.holder.id, body).await?;
     let when = When::of(&headers, Timestamp::now())?;
-    let idempotency = idempotency(&headers, &name, &args, when)?;
+    let idempotency = idempotency(&headers, &name, &args, when)?.map(|own| Idempotency {
+        key: own_key(&own.key),
+        ..own
+    });
     if when.run_at.is_some() {
         // An anonymous client could submit without limit, and its jobs would be kept for a year.
         caller.signed_in()?;
@@ -236,6 +239,16 @@ pub(super) fn key_reused() -> ApiError {
     ApiError::Unprocessable(
         "This Idempotency-Key was used with another request; use a new key for a new request.".to_owned(),
     )
+}
+
+/// The key of a single submission, other than every key of a batch's job: `KEY#INDEX`. SQL: `submit_options`.
+fn own_key(key: &str) -> String {
+    let index = key.rsplit_once('#').map_or("", |(_, index)| index);
+    if (1..=2).contains(&index.len()) && index.bytes().all(|byte| byte.is_ascii_digit()) {
+        format!("{key:#<256}")
+    } else {
+        key.to_owned()
+    }
 }
 
 pub(super) fn idempotency(

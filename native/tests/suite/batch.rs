@@ -75,6 +75,34 @@ async fn a_batch_is_accepted_as_a_whole_or_not_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_key_of_a_job_does_not_block_a_batch() {
+    let weir = Weir::new().await;
+    let who = Who::Subject("anne");
+    let args = files(&[("a_test.go", GO_TESTS)]);
+    let options = json!({ "idempotency_key": "k#0" });
+    let client = weir.client().await;
+    let submit = "SELECT outcome FROM weir_submit('anne', 'analysis', $1, options => $2)";
+    for expected in ["admitted", "repeated"] {
+        let row = client.query_one(submit, &[&args, &options]).await.unwrap();
+        assert_eq!(row.get::<_, &str>(0), expected);
+    }
+    let one = async |key| {
+        let body = args.to_string().into_bytes();
+        let key = [("Idempotency-Key", key)];
+        let answer = weir.call("POST", "/api/jobs/analysis", who, &key, body).await;
+        (answer.status.as_u16(), answer.body["job"]["id"].as_i64())
+    };
+    let first = one("k#1").await;
+    assert_eq!((first.0, one("k#1").await), (202, first));
+    assert_eq!(
+        batch(&weir, who, &[("Idempotency-Key", "k")], 2).await.status,
+        202
+    );
+    assert_eq!(weir.jobs().await, 4);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn two_batches_at_once_never_go_over_the_quota() {
     let weir = Weir::new().await;
     // An unknown user.

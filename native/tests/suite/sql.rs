@@ -295,6 +295,10 @@ const INVALID_CALLS: &[(&str, &str)] = &[
         "a subject must have 1 to 255 bytes and no control characters",
     ),
     (
+        r"SELECT weir_submit(U&'a\202Eb', 'analysis', '{}')",
+        "a subject must have 1 to 255 bytes and no control characters",
+    ),
+    (
         "SELECT weir_submit(NULL, 'analysis', '{}')",
         "a subject must have 1 to 255 bytes and no control characters",
     ),

@@ -34,6 +34,10 @@ BEGIN
         RAISE invalid_parameter_value USING MESSAGE = 'idempotency_key must be text of 1 to 255 bytes';
     END IF;
     idempotency_key := options ->> 'idempotency_key';
+    -- Other than every key of a batch's job. Rust: native/src/api/jobs.rs (own_key).
+    IF idempotency_key ~ '#[0-9]{1,2}$' THEN
+        idempotency_key := rpad(idempotency_key, 256, '#');
+    END IF;
     IF (options ->> 'priority') !~ '^[1-4]$' THEN
         RAISE invalid_parameter_value USING MESSAGE = 'priority must be a number from 1 (first) to 4';
     END IF;

@@ -3,7 +3,7 @@
 --
 -- | parameter | |
 -- |---|---|
--- | `subject` | 1 to 255 bytes without control characters, and not the id of a client address |
+-- | `subject` | 1 to 255 bytes without control characters, also those of bidirectional text, and not the id of a client address |
 --
 -- Errors: 22023 for an invalid subject.
 --
@@ -19,7 +19,7 @@ DECLARE
     id CONSTANT uuid := uuid_of_subject(subject);
 BEGIN
     IF subject IS NULL OR octet_length(convert_to(subject, 'UTF8')) NOT BETWEEN 1 AND 255
-       OR subject ~ '[\u0001-\u001f\u007f-\u009f]' THEN
+       OR subject ~ '[\u0001-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]' THEN
         RAISE invalid_parameter_value USING MESSAGE = 'a subject must have 1 to 255 bytes and no control characters';
     END IF;
     IF is_address_id(id) THEN
