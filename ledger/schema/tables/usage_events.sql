@@ -5,7 +5,7 @@ CREATE TABLE usage_events (
     analysis_id uuid,
     document_id uuid,
     quota_amount bigint NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT now(),
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     job_id bigint,
     period_start timestamptz NOT NULL,
     windows smallint NOT NULL DEFAULT 0,
@@ -36,7 +36,7 @@ COMMENT ON COLUMN usage_events.document_id IS
 COMMENT ON COLUMN usage_events.quota_amount IS
     'The charge, in the meter''s unit; an adjustment may be negative.';
 COMMENT ON COLUMN usage_events.created_at IS
-    'When it was charged.';
+    'When it was charged. Its transaction commits later.';
 COMMENT ON COLUMN usage_events.job_id IS
     'Unique: a job is charged once, even if its workers crash. Null for an adjustment.';
 COMMENT ON COLUMN usage_events.period_start IS

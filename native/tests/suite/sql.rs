@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, NoTls};
+use weir_ledger::control;
 use weir_ledger::holder::Holders;
 use weir_ledger::settlement::{Ended, Settler, Success};
 
@@ -1483,6 +1484,32 @@ async fn a_job_with_the_id_of_a_lost_one_is_fenced_out() {
     for (call, expected) in [(progress, "done"), (extend, "extended"), (complete, "done")] {
         assert_eq!(outcome(&client, &call).await, expected, "{call}");
     }
+    weir.end().await;
+}
+
+/// Months of payment providers are those of the events' times.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_charge_has_the_time_of_its_completion() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let id = client.query_one(SUBMIT, &[&"anne", &json!({})]).await.unwrap();
+    let id: i64 = id.get("job_id");
+    client
+        .batch_execute("SELECT weir_claim('analysis_default', 'elsewhere'); BEGIN; SELECT pg_sleep(0.2)")
+        .await
+        .unwrap();
+    let before: jiff::Timestamp = client
+        .query_one("SELECT clock_timestamp()", &[])
+        .await
+        .unwrap()
+        .get(0);
+    let complete = format!("SELECT outcome FROM weir_complete({id}, 1)");
+    assert_eq!(outcome(&client, &complete).await, "done");
+    client.batch_execute("COMMIT").await.unwrap();
+    let (events, _) = control::usage_after(&client, control::UsageCursor::since(before), 10)
+        .await
+        .unwrap();
+    assert_eq!(events.first().and_then(|event| event.job_id), Some(id));
     weir.end().await;
 }
 
