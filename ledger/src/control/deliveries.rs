@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::error::ControlError;
 use super::log::Change;
-use super::webhooks::{MAX_AT_ONCE, locked};
+use super::webhooks::{MAX_AT_ONCE, locked, new_event};
 
 /// The kind of the jobs that deliver.
 pub const DELIVERY_KIND: &str = "weir:webhook";
@@ -19,9 +19,11 @@ pub struct Receiver {
     pub url: String,
     /// The secrets that sign it, the current one first.
     pub secrets: Vec<String>,
+    /// Whether its events wait until it is enabled again.
+    pub is_disabled: bool,
 }
 
-/// The current destination of a webhook's deliveries; `None` when it was disabled or removed.
+/// The current destination of a webhook's deliveries; `None` when it was removed.
 ///
 /// # Errors
 ///
@@ -35,6 +37,7 @@ pub async fn receiver(client: &Client, webhook: Uuid) -> Result<Option<Receiver>
         Receiver {
             url: row.get("url"),
             secrets: secrets.into_iter().flatten().collect(),
+            is_disabled: row.get("is_disabled"),
         }
     }))
 }
@@ -73,21 +76,12 @@ pub struct TestDelivery {
 pub async fn test_webhook(client: &mut Client, actor: &str, id: Uuid) -> Result<TestDelivery, ControlError> {
     let transaction = client.transaction().await?;
     require_enabled(&locked(&transaction, id).await?.disabled_because)?;
-    let unique: Uuid = transaction
-        .query_one("SELECT gen_random_uuid()", &[])
-        .await?
-        .get(0);
-    let event = format!("evt_{}", unique.simple());
-    let body = json!({
-        "id": event,
-        "type": "webhook.test",
-        "timestamp": Timestamp::now(),
-        "data": { "webhook": id, "message": "This is a test delivery." },
-    });
+    let data = json!({ "webhook": id, "message": "This is a test delivery." });
+    let (event, body) = new_event(&transaction, "webhook.test", &data).await?;
     transaction
         .execute(
             "SELECT deliver(ARRAY[$1::uuid], ARRAY[NULL::uuid], ARRAY[$2::text], ARRAY[$3::text])",
-            &[&id, &event, &body.to_string()],
+            &[&id, &event, &body],
         )
         .await?;
     let job_id = transaction

@@ -11,13 +11,14 @@ use super::log::Change;
 use crate::database::PreparedClient;
 
 /// The types of events.
-pub const WEBHOOK_EVENTS: [&str; 6] = [
+pub const WEBHOOK_EVENTS: [&str; 7] = [
     "job.completed",
     "job.failed",
     "job.cancelled",
     "quota.threshold",
     "quota.renewed",
     "plan.changed",
+    "webhook.disabled",
 ];
 
 /// The default thresholds of `quota.threshold`, in percent.
@@ -63,7 +64,7 @@ pub struct Webhook {
     pub created_at: Timestamp,
     /// Until when the secret before the last rotation also signs.
     pub previous_until: Option<Timestamp>,
-    /// Since when it receives nothing.
+    /// Since when its events wait until it is enabled again.
     pub disabled_at: Option<Timestamp>,
     /// Why it was disabled.
     pub disabled_because: Option<String>,
@@ -261,8 +262,8 @@ pub async fn rotate_webhook(
     Ok(after)
 }
 
-/// Enables a disabled webhook. It receives events that are committed from now on. Returns false when it was not
-/// disabled.
+/// Enables a disabled webhook. Waiting events are delivered within hours, or by a replay immediately. Returns false when
+/// it was not disabled.
 ///
 /// # Errors
 ///
@@ -291,7 +292,26 @@ pub async fn enable_webhook(client: &mut Client, actor: &str, id: Uuid) -> Resul
     Ok(true)
 }
 
-/// Disables a webhook at its receiver's request.
+/// Disables a webhook if none of its events was delivered within the last day: `false` if one was.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn disable_failing_webhook(
+    client: &mut Client,
+    id: Uuid,
+    because: &str,
+) -> Result<bool, ControlError> {
+    let delivered = "SELECT FROM river_job WHERE state = 'completed' AND queue = webhook_queue($1) \
+                     AND finalized_at > now() - interval '1 day' LIMIT 1";
+    if client.query_opt(delivered, &[&id]).await?.is_some() {
+        return Ok(false);
+    }
+    disable_webhook(client, id, because).await?;
+    Ok(true)
+}
+
+/// Disables a webhook, and emits an event to the others.
 ///
 /// # Errors
 ///
@@ -318,8 +338,25 @@ pub async fn disable_webhook(client: &mut Client, id: Uuid, because: &str) -> Re
         ..Change::default()
     };
     change.write(&transaction).await?;
+    let data = json!({ "webhook": id, "url": before.url, "reason": because });
+    let (event, body) = new_event(&transaction, "webhook.disabled", &data).await?;
+    transaction
+        .execute(include_str!("sql/emit_disabled.sql"), &[&id, &event, &body])
+        .await?;
     transaction.commit().await?;
     Ok(())
+}
+
+/// The id and the body of an event about a webhook.
+pub(super) async fn new_event(
+    transaction: &Transaction<'_>,
+    kind: &str,
+    data: &Value,
+) -> Result<(String, String), tokio_postgres::Error> {
+    let row = transaction.query_one("SELECT gen_random_uuid()", &[]).await?;
+    let event = format!("evt_{}", row.get::<_, Uuid>(0).simple());
+    let body = json!({ "id": event, "type": kind, "timestamp": Timestamp::now(), "data": data });
+    Ok((event, body.to_string()))
 }
 
 /// Removes a webhook with its undelivered events, and returns their number. Deletes its secrets.

@@ -51,7 +51,7 @@ Example:
         /// The webhook's id.
         id: Uuid,
     },
-    /// Enable a disabled webhook; it receives the events that follow.
+    /// Enable a disabled webhook, and deliver the events of the last week.
     #[command(after_help = "\
 Example:
   weir webhook enable 0192f0c1-5a4e-7c3b-9a55-3f1c2d4e5f60")]
@@ -135,12 +135,18 @@ impl Webhook {
                 );
                 made.secret
             }
-            Self::Enable { id } => if control::enable_webhook(client, &actor, id).await? {
-                "webhook enabled"
-            } else {
-                "webhook was already enabled"
+            Self::Enable { id } => {
+                if control::enable_webhook(client, &actor, id).await? {
+                    let all = Replay::UndeliveredSince(Timestamp::UNIX_EPOCH);
+                    let replayed = control::replay_webhook(client, &actor, id, &all).await?;
+                    format!(
+                        "webhook enabled; replaying {}",
+                        counted(replayed, "delivery", "deliveries")
+                    )
+                } else {
+                    "webhook was already enabled".to_owned()
+                }
             }
-            .to_owned(),
             Self::Remove { id } => {
                 let cancelled = control::remove_webhook(client, &actor, id).await?;
                 let deliveries = counted(cancelled, "delivery", "deliveries");

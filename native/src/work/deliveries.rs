@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, Response, StatusCode, Url};
@@ -29,6 +29,12 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The pauses after each attempt, in seconds, as Standard Webhooks recommends: three days in total.
 const PAUSES: [u64; 9] = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
+
+/// How long the events of a disabled webhook wait until it is enabled again.
+const KEPT: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+/// Between two looks whether it is enabled. Enabling it replays its deliveries, except one that is looked at just then.
+const KEPT_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 
 /// Maximum length of the stored part of an error response.
 const MAX_MESSAGE: usize = 500;
@@ -111,13 +117,13 @@ impl Deliverer {
     }
 
     async fn deliver(&self, job: &ClaimedJob, stop: &Stop) -> Result<End, DeliveryError> {
-        let cancelled = || End::Cancelled("job cancelled by worker".to_owned());
         let Delivery { webhook, event, body } = serde_json::from_str(&job.args)
             .map_err(|error| DeliveryError::Unusable(format!("its arguments are invalid: {error}")))?;
         let receiver = match self.receiver(webhook).await {
+            Ok(Some(receiver)) if receiver.is_disabled => return Ok(kept(job)),
             Ok(Some(receiver)) => receiver,
-            // The webhook was disabled or removed after the event was emitted.
-            Ok(None) => return Ok(cancelled()),
+            // The webhook was removed after the event was emitted.
+            Ok(None) => return Ok(End::Cancelled("job cancelled by worker".to_owned())),
             Err(error) => return Ok(not_started(job.id, error)?),
         };
         let started = Instant::now();
@@ -139,11 +145,14 @@ impl Deliverer {
                 json!({ "status": status.as_u16(), "ms": started.elapsed().as_millis() as u64 }),
             )),
             Err(DeliveryError::Refused { status, .. }) if status == StatusCode::GONE => {
-                self.disable(job.id, webhook).await?;
-                Ok(cancelled())
+                self.disable(job.id, webhook, true).await?;
+                Ok(kept(job))
             }
             Err(error) => {
                 tracing::info!(job = job.id, %webhook, %error, outcome, "could not deliver an event to a webhook");
+                if outcome == "given_up" {
+                    self.disable(job.id, webhook, false).await?;
+                }
                 Err(error)
             }
         }
@@ -163,8 +172,10 @@ impl Deliverer {
         let receiver = looked_up.await?.map(Arc::new);
         let mut known = self.known.lock();
         match &receiver {
-            Some(receiver) => known.insert(webhook, (Instant::now(), Arc::clone(receiver))),
-            None => known.remove(&webhook),
+            Some(receiver) if !receiver.is_disabled => {
+                known.insert(webhook, (Instant::now(), Arc::clone(receiver)))
+            }
+            _ => known.remove(&webhook),
         };
         Ok(receiver)
     }
@@ -205,21 +216,41 @@ impl Deliverer {
         })
     }
 
-    /// The receiver wants no more events.
-    async fn disable(&self, job_id: i64, webhook: Uuid) -> Result<(), DeliveryError> {
+    /// The receiver wants no more events, or has failed for days.
+    async fn disable(&self, job_id: i64, webhook: Uuid, is_gone: bool) -> Result<(), DeliveryError> {
         self.known.lock().remove(&webhook);
-        let because = "the receiver returned 410 Gone";
-        tracing::warn!(%webhook, because, "disabled a webhook");
+        let because = if is_gone {
+            "the receiver returned 410 Gone"
+        } else {
+            "an event failed for three days, and no event was delivered in the last day"
+        };
         let disabled = self.context.pool.with(async |client| {
-            control::disable_webhook(client, webhook, because)
-                .await
-                .map_err(|error| match error {
-                    control::ControlError::Database(error) => error,
-                    // The other variants occur only for requests of operators.
-                    _ => DatabaseError::Contended,
-                })
+            let disabled = if is_gone {
+                control::disable_webhook(client, webhook, because)
+                    .await
+                    .map(|()| true)
+            } else {
+                control::disable_failing_webhook(client, webhook, because).await
+            };
+            disabled.map_err(|error| match error {
+                control::ControlError::Database(error) => error,
+                // The other variants occur only for requests of operators.
+                _ => DatabaseError::Contended,
+            })
         });
-        Ok(disabled.await.map_err(Internal::no_database(job_id))?)
+        if disabled.await.map_err(Internal::no_database(job_id))? {
+            tracing::warn!(%webhook, because, "disabled a webhook");
+        }
+        Ok(())
+    }
+}
+
+/// Keeps the delivery to a disabled webhook for a week. It can be replayed during that time.
+fn kept(job: &ClaimedJob) -> End {
+    if Timestamp::now().duration_since(job.created_at) < KEPT {
+        End::Snoozed(KEPT_INTERVAL)
+    } else {
+        End::Discarded("job discarded by worker".to_owned(), json!({}))
     }
 }
 

@@ -211,7 +211,9 @@ async fn redirects_are_refused_and_an_endless_answer_is_cut() {
         error.len()
     );
 
-    // The receiver wants no more: waiting deliveries are discarded, and no new events are emitted.
+    // The receiver wants no more. Its events wait until it is enabled again.
+    let watching = Receiver::new();
+    add(&weir, &watching.url(), &["webhook.disabled"]).await;
     receiver.answer(Answers::Status(410));
     let mut client = weir.client().await;
     let all = Replay::UndeliveredSince(Timestamp::now() - SignedDuration::from_hours(1));
@@ -224,10 +226,27 @@ async fn redirects_are_refused_and_an_endless_answer_is_cut() {
         webhook(&weir, id).await.disabled_because
     })
     .await;
-    weir.until("the others to be cancelled", async || {
-        (deliveries(&weir, id).await.waiting == 0).then_some(())
-    })
-    .await;
+    let disabled = weir
+        .until("the event", async || watching.received().into_iter().next())
+        .await;
+    let body: Value = serde_json::from_slice(&disabled.body).unwrap();
+    assert_eq!(
+        (&body["type"], &body["data"]["webhook"]),
+        (&json!("webhook.disabled"), &json!(id))
+    );
+    let user = weir.user("free").await;
+    let job = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    weir.finished(job, Who::User(user)).await;
+    let kept = weir
+        .until("the deliveries to wait", async || {
+            let kept = "SELECT count(*), count(*) FILTER (WHERE state = 'scheduled') FROM river_job \
+                        WHERE queue = webhook_queue($1) AND state <> 'completed'";
+            let row = client.query_one(kept, &[&id]).await.unwrap();
+            let [all, waiting]: [i64; 2] = [row.get(0), row.get(1)];
+            (all == waiting).then_some(all)
+        })
+        .await;
+    assert!(kept >= 2, "{kept}");
     assert!(
         control::test_webhook(&mut client, "shell:test", id)
             .await
@@ -263,6 +282,52 @@ async fn redirects_are_refused_and_an_endless_answer_is_cut() {
         .await
         .unwrap_err();
     assert!(error.to_string().contains("evt_0"), "{error}");
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_that_fails_for_days_is_disabled_and_catches_up() {
+    let weir = Weir::with(&ALLOWED).await;
+    let (down, partly) = (Receiver::new(), Receiver::new());
+    let failing = add(&weir, &down.url(), &[]).await.webhook.id;
+    let other = add(&weir, &partly.url(), &["job.failed"]).await.webhook.id;
+    let working = weir.work().await;
+    test(&weir, other).await;
+    weir.until("a delivery", async || partly.received().into_iter().next())
+        .await;
+    for receiver in [&down, &partly] {
+        receiver.answer(Answers::Status(500));
+    }
+    let event = test(&weir, failing).await;
+    test(&weir, other).await;
+    last_error(&weir, failing).await;
+    last_error(&weir, other).await;
+    let client = weir.client().await;
+    let last = "UPDATE river_job SET state = 'available', scheduled_at = now(), max_attempts = attempt + 1 \
+                WHERE kind = 'weir:webhook' AND state IN ('retryable', 'available')";
+    client.batch_execute(last).await.unwrap();
+    for id in [failing, other] {
+        weir.until("the last attempt", async || {
+            (deliveries(&weir, id).await.failed == 1).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(webhook(&weir, other).await.disabled_because, None);
+    let because = webhook(&weir, failing).await.disabled_because.unwrap();
+    assert!(because.contains("three days"), "{because}");
+
+    down.answer(Answers::Status(200));
+    let before = down.received().len();
+    let mut enable = command(&weir, &["webhook", "enable", &failing.to_string()]);
+    let output = tokio::task::spawn_blocking(move || enable.output().unwrap())
+        .await
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let again = weir
+        .until("the event", async || down.received().into_iter().nth(before))
+        .await;
+    assert_eq!(again.id, event);
     working.stop().await;
     weir.end().await;
 }

@@ -266,7 +266,7 @@ pub(super) async fn rotate(
 
 /// Enables a disabled webhook.
 ///
-/// It receives events that are committed from now on.
+/// It receives the events of the last week that were not delivered to it.
 #[utoipa::path(
     post,
     path = "/admin/webhooks/{id}/enable",
@@ -283,7 +283,18 @@ pub(super) async fn enable(
     let id = named(id)?;
     api.changes
         .of::<_, ApiError, _>(id, || {
-            async |client| Ok(control::enable_webhook(client, &operator.actor, id).await?)
+            async |client| {
+                if control::enable_webhook(client, &operator.actor, id).await? {
+                    control::replay_webhook(
+                        client,
+                        &operator.actor,
+                        id,
+                        &Replay::UndeliveredSince(Timestamp::UNIX_EPOCH),
+                    )
+                    .await?;
+                }
+                Ok(())
+            }
         })
         .await?;
     Ok(StatusCode::NO_CONTENT)
