@@ -91,8 +91,7 @@ pub(crate) async fn faults(settings: &Settings, effort: Effort) -> Result<Report
     }
     let mut client = stage.database.connect().await?;
     audit::repair(&mut client).await?;
-    let limits = settings.fairness.cluster_limits();
-    let findings = audit::audit(&mut client, limits, Duration::ZERO).await?;
+    let findings = audit::audit(&mut client, Duration::ZERO).await?;
     let violations: usize = findings.iter().map(|finding| finding.violations.len()).sum();
     lines.push(Line {
         target: Some("0".to_owned()),

@@ -338,7 +338,7 @@ async fn read(settings: &Settings, stages: [&Arc<Stage>; 2]) -> Result<Vec<Line>
         let client = stage.database.connect().await?;
         for _ in 0..READS {
             let started = Instant::now();
-            overview(&client, &settings.services).await?;
+            overview(&client, settings).await?;
             let overview_took = started.elapsed();
             let started = Instant::now();
             lanes(&client, &settings.services).await?;

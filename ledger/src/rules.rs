@@ -25,21 +25,14 @@ impl Default for SlotLimits {
 }
 
 impl SlotLimits {
-    /// The slots of a holder per meter: how many of its jobs may run at once. A holder without a plan is a client
-    /// address. The SQL function `slot_limit` computes the same for statements.
+    /// The slots of a holder per meter in one process (`FAIRNESS_SCOPE=process`): how many of its jobs may run at once.
+    /// A holder without a plan is a client address. SQL: `slot_limit`.
     #[must_use]
     pub fn of(&self, plan: Option<Plan>) -> u32 {
         plan.map_or(self.anonymous, |plan| {
             let of_plan = self.of_plans.get(plan.name).copied();
             plan.own_slots.or(of_plan).unwrap_or(plan.slots)
         })
-    }
-
-    /// As parameters of statements: plan names and their slots, pairwise, and the slots of a client address.
-    pub(crate) fn columns(&self) -> (Vec<&str>, Vec<i64>, i64) {
-        let names = self.of_plans.keys().map(String::as_str).collect();
-        let slots = self.of_plans.values().copied().map(i64::from).collect();
-        (names, slots, self.anonymous.into())
     }
 }
 

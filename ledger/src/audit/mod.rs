@@ -11,7 +11,6 @@ use tokio_postgres::{Client, IsolationLevel};
 use uuid::Uuid;
 
 use crate::database::DatabaseError;
-use crate::rules::SlotLimits;
 
 /// An invariant and its violations.
 #[derive(Clone, Debug, Serialize)]
@@ -44,9 +43,7 @@ const DRIFTED_COUNTERS: &str = include_str!("sql/i6_counters.sql");
 /// The first column of each query is a text per violation. All queries have these parameters:
 ///
 /// - $1: the maximum number ([`MAX_SHOWN`]; NULL for all).
-/// - $2 and $3: the plans with configured slots, and those slots; both NULL when fairness is off.
-/// - $4: the slots of a client address.
-/// - $5: the grace in seconds ([`GRACE`]).
+/// - $2: the grace in seconds ([`GRACE`]).
 const CHECKS: [(&str, &str, &str); 15] = [
     (
         "I1",
@@ -121,41 +118,24 @@ const CHECKS: [(&str, &str, &str); 15] = [
     ),
 ];
 
-/// Checks everything in one snapshot, while other transactions continue. `limits` are the slots that the database
-/// counts against; `None` when it does not count slots. Changes within `grace` may still be in progress.
+/// Checks everything in one snapshot, while other transactions continue. Changes within `grace` may still be in progress.
 ///
 /// # Errors
 ///
 /// When the database cannot be queried.
-pub async fn audit(
-    client: &mut Client,
-    limits: Option<&SlotLimits>,
-    grace: Duration,
-) -> Result<Vec<Finding>, DatabaseError> {
+pub async fn audit(client: &mut Client, grace: Duration) -> Result<Vec<Finding>, DatabaseError> {
     let transaction = client
         .build_transaction()
         .isolation_level(IsolationLevel::RepeatableRead)
         .read_only(true)
         .start()
         .await?;
-    let of_plans = limits.cloned().unwrap_or_default();
-    let (plans, slots, anonymous) = of_plans.columns();
     let grace = grace.as_secs_f64();
     let mut findings = Vec::new();
     for (invariant, claim, sql) in CHECKS {
-        // Without limits in the database, the audit cannot determine which jobs may run and which must wait.
-        let counts_slots = sql.contains("$2") && limits.is_none();
-        let rows = if counts_slots {
-            Vec::new()
-        } else {
-            // Every query gets all parameters, although not all queries use all of them.
-            let sql = format!(
-                "WITH parameters AS (SELECT $1::bigint, $2::text[], $3::bigint[], $4::bigint, $5::float8)\n{sql}"
-            );
-            transaction
-                .query(&sql, &[&MAX_SHOWN, &plans, &slots, &anonymous, &grace])
-                .await?
-        };
+        // Every query gets all parameters, although not all queries use all of them.
+        let sql = format!("WITH parameters AS (SELECT $1::bigint, $2::float8)\n{sql}");
+        let rows = transaction.query(&sql, &[&MAX_SHOWN, &grace]).await?;
         findings.push(Finding {
             invariant,
             claim,

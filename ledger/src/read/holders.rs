@@ -36,6 +36,8 @@ rows! {
         pub parked: i64,
         /// Jobs that run.
         pub running: i64,
+        /// The slots of a client address; `None` for a user, or if slots are not counted.
+        pub slots_of_address: Option<i64>,
     }
 
     /// A holder with unfinished jobs.

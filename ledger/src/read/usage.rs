@@ -33,6 +33,8 @@ pub struct MeterUsage {
     pub plan: Plan,
     /// Its windows.
     pub quotas: Quotas,
+    /// The slots in force; `None` when they are not counted.
+    pub slot_limit: Option<i64>,
 }
 
 /// Reads a user's usage.
@@ -49,6 +51,7 @@ pub async fn usage(source: impl Into<Source<'_>>, user: Uuid) -> Result<Usage, D
             unit: row.get("unit"),
             plan: Plan::from_row(row)?,
             quotas: Quotas::from_row(row, 0, 0)?,
+            slot_limit: row.get("slot_limit"),
         })
     });
     let first = rows.first();

@@ -26,8 +26,7 @@ impl Audit {
         if self.repair {
             with_progress("rebuilding the counters", audit::repair(&mut client)).await?;
         }
-        let limits = settings.fairness.cluster_limits();
-        let auditing = audit::audit(&mut client, limits, audit::GRACE);
+        let auditing = audit::audit(&mut client, audit::GRACE);
         let findings = with_progress("checking the invariants", auditing).await?;
         if self.json {
             print_json(&findings)?;

@@ -61,12 +61,11 @@ impl Status {
     async fn look(&self, client: &Client, settings: &Settings) -> Result<String, Box<dyn Error>> {
         Ok(match &self.user {
             Some(user) => {
-                let limits = settings.fairness.cluster_limits();
-                let status = status::user(client, user, limits).await?;
+                let status = status::user(client, user).await?;
                 self.written(&status, status::user_text)?
             }
             None => {
-                let overview = status::overview(client, &settings.services).await?;
+                let overview = status::overview(client, settings).await?;
                 let leads_river = settings.leads_river;
                 self.written(&overview, |overview| status::overview_text(overview, leads_river))?
             }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio_postgres::Client;
+use weir_ledger::catalogue::services;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::read;
 use weir_policy::lane::Lane;
@@ -12,7 +13,7 @@ use weir_policy::lane::Lane;
 use super::held_back::{HeldBack, held_back};
 use super::lanes::{Lanes, lanes};
 use super::vacuum::Vacuum;
-use crate::config::service::Service;
+use crate::config::Settings;
 
 /// The live view, plus details for operators.
 #[derive(Clone, Debug, Serialize)]
@@ -34,6 +35,8 @@ pub struct Overview {
     pub retrying: i64,
     /// Why each lane's jobs wait, by service and lane.
     pub held_back: BTreeMap<String, BTreeMap<&'static str, HeldBack>>,
+    /// The settings of the environment that differ from the database's, which apply.
+    pub differences: Vec<String>,
 }
 
 /// River's leader.
@@ -89,20 +92,23 @@ impl LastMinute {
 /// # Errors
 ///
 /// When the database is unavailable.
-pub async fn overview(client: &Client, services: &[Service]) -> Result<Overview, DatabaseError> {
-    let queues: Vec<String> = services
+pub async fn overview(client: &Client, settings: &Settings) -> Result<Overview, DatabaseError> {
+    let of_services = &settings.services;
+    let rules = settings.rules();
+    let queues: Vec<String> = of_services
         .iter()
         .flat_map(|service| Lane::ALL.map(|lane| service.queue(lane)))
         .collect();
-    let (lanes, leaders, vacuum, ended, waiting) = tokio::try_join!(
-        lanes(client, services),
+    let (lanes, leaders, vacuum, ended, waiting, differences) = tokio::try_join!(
+        lanes(client, of_services),
         read::overview::leaders(client),
         Vacuum::read(client),
         read::overview::last_minute(client),
         read::lanes::waiting(client, &queues),
+        services::changes_to(client, &rules),
     )?;
     let mut why_held_back: BTreeMap<String, BTreeMap<&'static str, HeldBack>> = BTreeMap::new();
-    for service in services {
+    for service in of_services {
         let Some(state) = lanes.services.get(&service.name) else {
             continue;
         };
@@ -136,5 +142,6 @@ pub async fn overview(client: &Client, services: &[Service]) -> Result<Overview,
         },
         retrying: waiting.iter().map(|row| row.retrying).sum(),
         held_back: why_held_back,
+        differences,
     })
 }

@@ -59,6 +59,13 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
             failover.seen_at.strftime("%Y-%m-%d %H:%M:%S UTC")
         );
     }
+    for difference in &status.differences {
+        let _ = writeln!(
+            text,
+            "\n{}",
+            wrapped(&format!("warning: {difference}; `weir migrate` applies it"))
+        );
+    }
     for (name, service) in &status.lanes.services {
         text.push_str(&service_text(name, service, status.held_back.get(name)));
     }
@@ -171,7 +178,7 @@ pub fn user_text(status: &UserStatus) -> String {
     );
     for share in &status.meters {
         let slots = match share.slot_limit {
-            Some(limit) => format!("{} of {}", number(share.slots_in_use), number(limit.into())),
+            Some(limit) => format!("{} of {}", number(share.slots_in_use), number(limit)),
             None => number(share.slots_in_use),
         };
         // Exact at any length, because users pay for these amounts.
@@ -315,6 +322,7 @@ mod tests {
             },
             retrying: big.max(2),
             held_back: BTreeMap::from([(name.to_owned(), BTreeMap::from(held_back))]),
+            differences: Vec::new(),
         }
     }
 

@@ -9,7 +9,6 @@ use weir_ledger::holder::Holders;
 use weir_ledger::read::holders;
 use weir_ledger::read::usage::usage;
 use weir_ledger::reservation::Quota;
-use weir_ledger::rules::SlotLimits;
 use weir_policy::span::Span;
 use weir_policy::subject::Subject;
 
@@ -42,7 +41,7 @@ pub struct UserShare {
     /// Jobs that hold a slot, including those that wait for a worker.
     pub slots_in_use: i64,
     /// The plan's slots; null when the database counts none (`FAIRNESS_ENABLED=false`, `FAIRNESS_SCOPE=process`).
-    pub slot_limit: Option<u32>,
+    pub slot_limit: Option<i64>,
     /// Jobs that wait for a slot.
     pub parked: i64,
     /// The part of the quota that unfinished jobs reserve.
@@ -84,11 +83,7 @@ impl WindowShare {
 /// # Errors
 ///
 /// When the database is unavailable.
-pub async fn user(
-    client: &Client,
-    subject: &Subject,
-    limits: Option<&SlotLimits>,
-) -> Result<UserStatus, DatabaseError> {
+pub async fn user(client: &Client, subject: &Subject) -> Result<UserStatus, DatabaseError> {
     let user = Holders::load(client).await?.subject(subject).id;
     let (known, usage, slots) = tokio::try_join!(
         holders::known(client, user),
@@ -105,7 +100,7 @@ pub async fn user(
                 meter: of.meter.as_str(),
                 running: held.map_or(0, |held| held.running),
                 slots_in_use: held.map_or(0, |held| held.slots_in_use),
-                slot_limit: limits.map(|limits| limits.of(Some(of.plan))),
+                slot_limit: of.slot_limit,
                 parked: held.map_or(0, |held| held.parked),
                 reserved: quota.reserved,
                 used: quota.used,

@@ -30,6 +30,35 @@ fn text(weir: &Weir, more: &[&str]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn slots_come_from_the_database_and_differences_are_shown() {
+    let weir = Weir::new().await;
+    let who = Who::Subject("anne");
+    for _ in 0..2 {
+        weir.analyse(who, "a_test.go", GO_TESTS).await;
+    }
+    let parked = "UPDATE quota_reservations SET parked_at = parked_at - interval '1 minute'";
+    weir.client().await.batch_execute(parked).await.unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = command(&weir, arguments);
+        let output = command.env("FAIRNESS_FREE_LIMIT", "5").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{text}");
+        text
+    };
+    run(&["audit"]);
+    let user = run(&["status", "--user", "anne", "--json"]);
+    let user: Value = serde_json::from_str(&user).unwrap();
+    assert_eq!(user["meters"][0]["slot_limit"], 1, "{user}");
+    let overview = run(&["status"]);
+    assert!(
+        overview.contains("warning: FAIRNESS_..._LIMIT by plan"),
+        "{overview}"
+    );
+    assert!(!text(&weir, &[]).contains("warning"));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn status_counts_running_queued_and_parked_jobs() {
     let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "1")]).await;
     let submit = async |tier, jobs| {

@@ -3,7 +3,7 @@
 -- ledger/src/rules.rs.
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
--- Callers: slots_in_force; ledger/src/audit/sql/i2_slots.sql and i5_waiting.sql.
+-- Callers: account_of, slots_in_force.
 CREATE OR REPLACE FUNCTION slot_limit(of_plan text, own_slots int, configured bigint, slots_of_plan int, anonymous bigint)
 RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN of_plan IS NULL THEN anonymous ELSE coalesce(own_slots, configured, slots_of_plan) END

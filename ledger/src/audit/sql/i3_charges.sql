@@ -1,7 +1,7 @@
 -- Compares the charge of each finished job with a user to the charge it should have. Skips jobs with a reservation,
 -- which are not settled yet. For a job that was charged and ran again, the metadata has the usage of the last attempt,
 -- which was not charged.
--- Parameters: $5 seconds that a settlement may take.
+-- Parameters: $2 seconds that a settlement may take.
 SELECT format('job %s (%s) of user %s: charged %s time(s), %s in all, should be %s',
               f.id, f.state, f.user_id, f.times, f.charged, f.due)
 FROM (
@@ -12,7 +12,7 @@ FROM (
            CASE WHEN j.state = 'completed' THEN charge_of(s.reserved_amount, used_of(j.metadata)) ELSE 0 END AS due
     FROM submissions s
     JOIN river_job j ON j.id = s.job_id
-    WHERE EXISTS (SELECT 1 FROM users u WHERE u.id = s.user_id) AND j.finalized_at <= now() - make_interval(secs => $5)
+    WHERE EXISTS (SELECT 1 FROM users u WHERE u.id = s.user_id) AND j.finalized_at <= now() - make_interval(secs => $2)
       AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = s.job_id)
 ) f
 WHERE f.charged <> f.due AND NOT f.ran_again OR f.times > 1

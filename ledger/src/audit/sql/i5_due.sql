@@ -1,7 +1,7 @@
 -- Jobs that are due but are neither parked nor admitted.
--- Parameters: $5 seconds in addition to the ten that this may take.
+-- Parameters: $2 seconds in addition to the ten that this may take.
 SELECT format('job %s of holder %s (%s) has been due since %s', r.job_id, r.holder, j.state, r.due_at)
 FROM quota_reservations r
 JOIN river_job j ON j.id = r.job_id
-WHERE r.due_at < now() - make_interval(secs => 10 + $5) AND j.finalized_at IS NULL AND j.state <> 'running'
+WHERE r.due_at < now() - make_interval(secs => 10 + $2) AND j.finalized_at IS NULL AND j.state <> 'running'
 LIMIT $1

@@ -4,7 +4,7 @@ SELECT format('job %s (%s) is unfinished and has no reservation', j.id, j.state)
 FROM submissions s
 JOIN river_job j ON j.id = s.job_id
 WHERE j.finalized_at IS NULL
-  AND (j.state = 'pending' OR j.state = 'running' AND attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) <= now() - make_interval(secs => $5))
+  AND (j.state = 'pending' OR j.state = 'running' AND attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) <= now() - make_interval(secs => $2))
   AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id)
 UNION ALL
 -- A reservation that has no slot, is not parked and is never due.

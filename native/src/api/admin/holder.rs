@@ -146,7 +146,7 @@ pub(super) struct SlotsView {
     /// Jobs that hold a slot.
     in_use: i64,
     /// The number of slots; null if they are not limited.
-    limit: Option<u32>,
+    limit: Option<i64>,
 }
 
 /// Limits and slots of one holder.
@@ -206,7 +206,6 @@ pub async fn holder_view(
     let usage = read::usage::usage(client, user.id).await?;
     let held = read::holders::counts(client, user.id).await?;
     let grants = control::grants_of(client, user).await?;
-    let limits = settings.fairness.cluster_limits();
     let mut meters = BTreeMap::new();
     for meter in usage.meters {
         let of_meter = held.iter().find(|of| of.meter == meter.meter);
@@ -222,7 +221,7 @@ pub async fn holder_view(
                 .collect(),
             slots: SlotsView {
                 in_use: of_meter.map_or(0, |of| of.slots_in_use),
-                limit: limits.map(|limits| limits.of(Some(meter.plan))),
+                limit: meter.slot_limit,
             },
             parked: of_meter.map_or(0, |of| of.parked),
             overrides: overrides.map(|one| OverrideView {

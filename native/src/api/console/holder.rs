@@ -15,7 +15,6 @@ use weir_ledger::holder::Holder;
 use weir_ledger::meter::Meter;
 use weir_ledger::read::holders::{self, HolderSlots};
 use weir_ledger::read::usage::{Usage, usage};
-use weir_ledger::rules::SlotLimits;
 
 use super::super::job::Job;
 use super::super::jobs;
@@ -74,10 +73,9 @@ pub(super) async fn show(
         user_id: usage.as_ref().map(|_| id),
     };
     let jobs = jobs::newest_first(&api, holder, None, JOBS).await?;
-    let limits = api.settings.fairness.cluster_limits();
     let body = html! {
         (plan(usage.as_ref(), subject.is_some().then_some(id)))
-        (shares(usage.as_ref(), &slots, limits))
+        (shares(usage.as_ref(), &slots))
         @if jobs.is_empty() { p { "No jobs. River deletes finished jobs after a while." } }
         @else { (list(&jobs)) }
     };
@@ -111,7 +109,7 @@ fn plan(usage: Option<&Usage>, id: Option<Uuid>) -> Markup {
     }
 }
 
-fn shares(usage: Option<&Usage>, slots: &[HolderSlots], limits: Option<&SlotLimits>) -> Markup {
+fn shares(usage: Option<&Usage>, slots: &[HolderSlots]) -> Markup {
     let of_plan = usage.map_or(&[][..], |usage| &usage.meters);
     let meters = of_plan
         .iter()
@@ -122,11 +120,12 @@ fn shares(usage: Option<&Usage>, slots: &[HolderSlots], limits: Option<&SlotLimi
         @for meter in meters {
             @let of_meter = slots.iter().find(|of| of.meter == meter);
             @let allowed = of_plan.iter().find(|of| of.meter == meter);
+            @let limit = allowed.map_or_else(|| of_meter.and_then(|of| of.slots_of_address), |of| of.slot_limit);
             tr {
                 th scope="row" { (meter.as_str()) }
                 td {
                     (number(of_meter.map_or(0, |of| of.slots_in_use)))
-                    @if let Some(limits) = limits { " of " (limits.of(allowed.map(|of| of.plan))) }
+                    @if let Some(limit) = limit { " of " (limit) }
                 }
                 td { (number(of_meter.map_or(0, |of| of.running))) }
                 td { (number(of_meter.map_or(0, |of| of.parked))) }

@@ -30,7 +30,7 @@ pub(super) async fn show(
     let refreshes = wanted.refresh.as_deref() != Some("off");
     let status = api
         .pool
-        .with(async |client| status::overview(client, &api.settings.services).await)
+        .with(async |client| status::overview(client, &api.settings).await)
         .await?;
     let body = html! {
         p.soft {

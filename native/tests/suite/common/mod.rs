@@ -504,13 +504,7 @@ impl Weir {
     /// The findings of `weir audit`.
     pub async fn complaints(&self) -> Vec<String> {
         let mut client = self.client().await;
-        let findings = audit::audit(
-            &mut client,
-            self.context.settings.fairness.cluster_limits(),
-            Duration::ZERO,
-        )
-        .await
-        .unwrap();
+        let findings = audit::audit(&mut client, Duration::ZERO).await.unwrap();
         findings
             .into_iter()
             .flat_map(|finding| {
