@@ -7,6 +7,7 @@ CREATE TABLE submissions (
     idempotency_key text,
     request_hash bytea,
     created_at timestamptz NOT NULL DEFAULT now(),
+    deleted_at timestamptz,
     PRIMARY KEY (job_id)
 );
 
@@ -28,6 +29,8 @@ COMMENT ON COLUMN submissions.request_hash IS
     'Shows whether a repeated key came with the same request.';
 COMMENT ON COLUMN submissions.created_at IS
     'When it was submitted.';
+COMMENT ON COLUMN submissions.deleted_at IS
+    'When Weir found that the unfinished job was deleted.';
 
 CREATE INDEX submissions_of_holder ON submissions (holder, job_id DESC);
 CREATE UNIQUE INDEX submissions_idempotency ON submissions (holder, idempotency_key) WHERE idempotency_key IS NOT NULL;

@@ -44,7 +44,7 @@ const DRIFTED_COUNTERS: &str = include_str!("sql/i6_counters.sql");
 ///
 /// - $1: the maximum number ([`MAX_SHOWN`]; NULL for all).
 /// - $2: the grace in seconds ([`GRACE`]).
-const CHECKS: [(&str, &str, &str); 15] = [
+const CHECKS: [(&str, &str, &str); 18] = [
     (
         "I1",
         "used + reserved stays within the limit, per user, meter and window",
@@ -64,6 +64,11 @@ const CHECKS: [(&str, &str, &str); 15] = [
         "I3",
         "a completed job is charged exactly once, a cancelled or discarded one never",
         include_str!("sql/i3_charges.sql"),
+    ),
+    (
+        "I3",
+        "charges and reservations match their submissions",
+        include_str!("sql/i3_accounts.sql"),
     ),
     (
         "I4",
@@ -104,6 +109,16 @@ const CHECKS: [(&str, &str, &str); 15] = [
         "I5",
         "a job that waits for its next attempt does not occupy a slot",
         include_str!("sql/i5_kept_slots.sql"),
+    ),
+    (
+        "I5",
+        "every accepted job exists until it has run or was cancelled",
+        include_str!("sql/i5_lost.sql"),
+    ),
+    (
+        "I5",
+        "every job with a slot can be claimed",
+        include_str!("sql/i5_unclaimable.sql"),
     ),
     ("I6", "balances equal the sums of their rows", DRIFTED_BALANCES),
     (

@@ -23,7 +23,7 @@ impl Scene {
 }
 
 /// A change (`$user` and `$job` are replaced), and the audit's finding.
-const VIOLATIONS: [(&str, &str, &str); 28] = [
+const VIOLATIONS: [(&str, &str, &str); 41] = [
     (
         "used + reserved over the limit",
         "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('$user', 'analysis', 60)",
@@ -188,15 +188,89 @@ const VIOLATIONS: [(&str, &str, &str); 28] = [
         "INSERT INTO usage_events (user_id, event_type, quota_amount, from_grants) VALUES ('$user', 'analysis', 5, 5)",
         "I7: user $user, analysis: reservations have 0 from grants, which have 0; usage has 5, grants 0",
     ),
+    (
+        "a job that was deleted with its reservation",
+        "DELETE FROM quota_reservations WHERE job_id = $job; DELETE FROM river_job WHERE id = $job",
+        "I5: job $job of holder $user was accepted and is lost",
+    ),
+    (
+        "a job that was discarded without an attempt",
+        "UPDATE river_job SET state = 'discarded', finalized_at = now() WHERE id = $job; \
+         DELETE FROM quota_reservations WHERE job_id = $job",
+        "I5: job $job of holder $user was discarded without an attempt",
+    ),
+    (
+        "a charge to another user",
+        "$charged; UPDATE usage_events SET user_id = '$other'",
+        "I3: job $job: charged to user $other, analysis",
+    ),
+    (
+        "a charge to another meter",
+        "$charged; UPDATE usage_events SET event_type = 'specview'",
+        "I3: job $job: charged to user $user, specview",
+    ),
+    (
+        "a charge to the next month",
+        "$charged; UPDATE usage_events SET period_start = period_start + interval '1 month'",
+        "I3: job $job: submitted at",
+    ),
+    (
+        "a charge to the month before",
+        "$charged; UPDATE usage_events SET period_start = period_start - interval '2 months'",
+        "I3: job $job: submitted at",
+    ),
+    (
+        "a reservation of another holder",
+        "UPDATE quota_reservations SET holder = '$other' WHERE job_id = $job",
+        "I3: job $job: reserved 1 for holder $other, user $user",
+    ),
+    (
+        "a reservation of another user",
+        "UPDATE quota_reservations SET user_id = '$other' WHERE job_id = $job",
+        "I3: job $job: reserved 1 for holder $user, user $other",
+    ),
+    (
+        "a reservation of another meter",
+        "UPDATE quota_reservations SET event_type = 'specview' WHERE job_id = $job",
+        "I3: job $job: reserved 1 for holder $user, user $user, specview",
+    ),
+    (
+        "a reservation of another amount",
+        "UPDATE quota_reservations SET reserved_amount = 2 WHERE job_id = $job",
+        "I3: job $job: reserved 2 for holder $user",
+    ),
+    (
+        "a slot in a queue that no service works",
+        "UPDATE river_job SET queue = 'nowhere' WHERE id = $job",
+        "I5: job $job of holder $user holds a slot in the queue nowhere",
+    ),
+    (
+        "an available job with a slot that starts in 2099",
+        "UPDATE river_job SET scheduled_at = '2099-01-01Z' WHERE id = $job",
+        "I5: job $job of holder $user holds a slot and starts at 2099",
+    ),
+    (
+        "a scheduled job with a slot that starts in 2099",
+        "UPDATE river_job SET state = 'scheduled', scheduled_at = '2099-01-01Z' WHERE id = $job",
+        "I5: job $job of holder $user holds a slot and starts at 2099",
+    ),
 ];
+
+/// The job was completed and charged.
+const CHARGED: &str = "UPDATE river_job SET state = 'completed', attempt = 1, finalized_at = now() WHERE id = $job; \
+    DELETE FROM quota_reservations WHERE job_id = $job; \
+    INSERT INTO usage_events (user_id, event_type, quota_amount, job_id) VALUES ('$user', 'analysis', 1, $job)";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_names_every_deliberate_violation() {
     let mut unseen = Vec::new();
     for (what, sql, wanted) in VIOLATIONS {
         let Scene { weir, user, job } = Scene::new().await;
+        let other = weir.user("free").await;
         let with_names = |text: &str| {
-            text.replace("$user", &user.to_string())
+            text.replace("$charged", CHARGED)
+                .replace("$user", &user.to_string())
+                .replace("$other", &other.to_string())
                 .replace("$job", &job.to_string())
         };
         weir.client().await.batch_execute(&with_names(sql)).await.unwrap();

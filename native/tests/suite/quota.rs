@@ -587,6 +587,7 @@ async fn a_job_ended_or_deleted_elsewhere_releases_its_quota() {
     for _ in 0..3 {
         ids.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
     }
+    weir.start_elsewhere(ids[0]).await;
     weir.ended_by_other_client(ids[0], "discarded").await;
     weir.ended_by_other_client(ids[1], "cancelled").await;
     weir.client()
