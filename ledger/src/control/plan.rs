@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio_postgres::{Client, GenericClient, Transaction};
+use tokio_postgres::{Client, GenericClient, Row, Transaction};
 use uuid::Uuid;
 
 use super::error::ControlError;
@@ -187,8 +187,8 @@ pub async fn set_plan(
         )
         .await?;
     if not_applied.is_none() {
-        let (plan_id, anchor) = (effect.get("plan_id"), effect.get("new_anchor"));
-        apply(&transaction, user.id, plan_id, change.effective, anchor).await?;
+        let anchor: Option<Timestamp> = effect.get("new_anchor");
+        apply(&transaction, user.id, &effect, change.effective).await?;
         let log = Change {
             actor,
             action: "plan.set",
@@ -241,15 +241,15 @@ fn check(change: &PlanChange<'_>) -> Result<(), ControlError> {
     Ok(())
 }
 
-/// Writes the plan and the anchor of the billing periods, if it changes.
+/// Writes the plan, the next one, and the anchor of the billing periods if it changes.
 async fn apply(
     transaction: &Transaction<'_>,
     user: Uuid,
-    plan_id: Uuid,
+    effect: &Row,
     effective: Effective,
-    anchor: Option<Timestamp>,
 ) -> Result<(), tokio_postgres::Error> {
     let at_end = effective == Effective::PeriodEnd;
+    let anchor: Option<Timestamp> = effect.get("new_anchor");
     if anchor.is_some() {
         // Submissions read the anchor under this lock.
         transaction
@@ -259,7 +259,14 @@ async fn apply(
     transaction
         .execute(
             include_str!("sql/set_plan.sql"),
-            &[&user, &plan_id, &at_end, &anchor],
+            &[
+                &user,
+                &effect.get::<_, Uuid>("plan_id"),
+                &at_end,
+                &anchor,
+                &effect.get::<_, Option<Uuid>>("next_plan_id"),
+                &effect.get::<_, Option<Timestamp>>("next_at"),
+            ],
         )
         .await?;
     if anchor.is_some() {

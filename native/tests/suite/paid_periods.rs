@@ -429,6 +429,46 @@ async fn after_a_subscription_ends_the_plan_and_the_month_come_from_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_scheduled_change_keeps_its_time_when_its_subscription_returns() {
+    let weir = Weir::new().await;
+    let backend = Backend::new(&weir).await;
+    for (scheduled, with_second) in [("free", true), ("pro_plus", true), ("free", false)] {
+        let user = weir.user("free").await;
+        let event = |plan: &str, subscription: &str, at: Timestamp| json!({ "plan": plan, "subscription": subscription, "occurred_at": at });
+        let mut first = event("pro", "sub_a", day(20));
+        first["period_start"] = json!(day(20));
+        backend.applied(user, first).await;
+        let mut at_end = event(scheduled, "sub_a", day(15));
+        at_end["effective"] = json!("period_end");
+        if with_second {
+            // The scheduled change comes before or after the other subscription.
+            for change in [&at_end, &event("enterprise", "sub_b", day(12))] {
+                backend.applied(user, change.clone()).await;
+            }
+        } else {
+            backend.applied(user, event("enterprise", "sub_b", day(18))).await;
+            let answer = backend.event(user, at_end).await.body;
+            assert_eq!(answer["reason"], "superseded", "{answer}");
+        }
+        let mut renewed = event("enterprise", "sub_b", day(10));
+        renewed["period_start"] = json!(day(10));
+        backend.applied(user, renewed).await;
+        let answer = backend.event(user, event("free", "sub_b", day(5))).await.body;
+        assert_eq!(
+            (&answer["applied"], &answer["plan"]),
+            (&json!(true), &json!("pro")),
+            "{answer}"
+        );
+        let next = &answer["next_plan"];
+        assert_eq!(next["plan"], scheduled, "{answer}");
+        let usage = weir.get("/api/usage", Who::User(user)).await.body;
+        assert_eq!(next["at"], usage["period"]["end"], "{usage}");
+        assert_eq!(usage["period"]["start"], json!(day(20)), "{usage}");
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_superseded_subscription_is_not_applied() {
     let weir = Weir::new().await;
     let backend = Backend::new(&weir).await;

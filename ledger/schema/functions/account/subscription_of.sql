@@ -7,7 +7,7 @@
 -- One SELECT, not STRICT and without SET, so that the planner
 -- inlines it into the statement that joins it.
 -- Cost: two look-ups by key.
--- Callers: period_start_of, plan_of, tier_of; plan_status.sql, set_plan.sql, usage_by_period.sql,
+-- Callers: period_start_of, plan_change_effect, plan_of, tier_of; plan_status.sql, set_plan.sql, usage_by_period.sql,
 -- import_subscriptions.sql, import_usage.sql and import_reservations.sql of ledger/src/control/sql/;
 -- ledger/src/reconciliation/sql/clean_finished.sql and keep_finished.sql.
 CREATE OR REPLACE FUNCTION subscription_of(of_user uuid, at timestamptz)

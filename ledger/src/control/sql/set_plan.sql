@@ -1,11 +1,11 @@
 -- Gives a user a plan. An earlier scheduled change stays if it is in force by now, and is superseded otherwise. A user
 -- without a subscription had calendar months, and keeps them unless an anchor is given.
 -- Parameters: $1 user, $2 plan, $3 whether it takes effect at the end of the period, $4 the anchor of the billing
--- periods (null: unchanged).
+-- periods (null: unchanged), $5 and $6 the next plan and its time, unless $2 takes effect then.
 INSERT INTO user_subscriptions AS s (user_id, plan_id, current_period_start, current_period_end, next_plan_id, next_plan_at)
 SELECT $1, CASE WHEN $3 THEN a.plan_id ELSE $2 END, coalesce($4, a.anchor), p.period_end,
-       CASE WHEN $3 THEN $2 END,
-       CASE WHEN $3 THEN p.period_end END
+       CASE WHEN $3 THEN $2 ELSE $5 END,
+       CASE WHEN $3 THEN p.period_end ELSE $6 END
 FROM subscription_of($1, clock_timestamp()) a
 CROSS JOIN LATERAL billing_period(coalesce($4, a.anchor), clock_timestamp()) p
 ON CONFLICT (user_id) WHERE status = 'active' DO UPDATE
