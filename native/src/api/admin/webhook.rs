@@ -36,7 +36,7 @@ pub(super) struct WebhookView {
     created_at: Timestamp,
     /// Until when deliveries are also signed with the previous secret.
     previous_secret_until: Option<Timestamp>,
-    /// Since when it receives no events.
+    /// Since when its events wait, for up to a week, until it is enabled again.
     disabled_at: Option<Timestamp>,
     /// Why it is disabled.
     disabled_because: Option<String>,
