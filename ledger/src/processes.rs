@@ -32,9 +32,7 @@ pub async fn register(
 pub async fn beat(client: &Client, client_id: &str) -> Result<Option<Option<i32>>, tokio_postgres::Error> {
     let beaten = client
         .query_opt(
-            "UPDATE processes SET beat_at = clock_timestamp() \
-             WHERE client_id = $1 AND beat_at > clock_timestamp() - make_interval(secs => $2) \
-             RETURNING current_timeline()",
+            include_str!("sql/beat.sql"),
             &[&client_id, &DEAD_AFTER.as_secs_f64()],
         )
         .await?;

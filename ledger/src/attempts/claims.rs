@@ -160,10 +160,9 @@ pub async fn claim(
 ///
 /// When the database cannot be used.
 pub async fn touch_queues(pool: &ConnectionPool, queues: &[String]) -> Result<(), DatabaseError> {
-    let sql = "INSERT INTO river_queue (name, metadata, updated_at) \
-               SELECT q, '{}', now() FROM unnest($1::text[]) AS q ORDER BY q \
-               ON CONFLICT (name) DO UPDATE SET updated_at = excluded.updated_at";
-    pool.query(sql, &[&queues]).await.map(drop)
+    pool.query(include_str!("sql/touch_queues.sql"), &[&queues])
+        .await
+        .map(drop)
 }
 
 /// How an attempt ends without a settlement of its own. River's fields change as its client changes them.

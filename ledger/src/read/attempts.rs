@@ -19,9 +19,7 @@ rows! {
 statements! {
     /// The current attempts at those of these jobs that run.
     pub fn states(jobs: &[i64]) -> Vec<AttemptState> =
-        "SELECT j.id AS job_id, claim_of(j.attempt, j.attempted_by) AS claim, \
-                j.metadata ? 'cancel_attempted_at' AS is_cancelled \
-         FROM river_job j WHERE j.id = ANY ($1) AND (j.state = 'running') IS TRUE";
+        include_str!("sql/attempt_states.sql");
 
     /// The holder of the job's reservation.
     pub fn holder(job_id: i64) -> Option<Uuid> = "SELECT holder FROM quota_reservations WHERE job_id = $1";

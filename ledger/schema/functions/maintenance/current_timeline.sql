@@ -1,7 +1,7 @@
 -- The server's timeline; null on a replica, and on servers that do not report it.
 -- Cost: none: the server has it in memory.
 -- Callers: note_log_timeline; ledger/src/control/sql/usage_place.sql, ledger/src/control/usage_feed.rs,
--- ledger/src/processes.rs, ledger/src/maintenance/note_timeline.sql.
+-- ledger/src/processes.rs, ledger/src/sql/beat.sql, ledger/src/maintenance/note_timeline.sql.
 CREATE OR REPLACE FUNCTION current_timeline() RETURNS int
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT

@@ -1,6 +1,7 @@
 -- Ends an attempt that did not complete its job, as River's client does: the job is retried, snoozed, cancelled or
 -- discarded, and a job whose cancellation was requested is cancelled instead of waiting. A delivery is completed. A job that
--- is due within 5 s is available at once, because River's scheduler looks that often.
+-- is due within 5 s is available at once, because River's scheduler looks that often. A failed job with a slot is not,
+-- because it is about to give it up: maintenance makes it available when it has a slot again.
 -- Parameters: $1 job, $2 claim, $3 when the job was created, $4 the end: retryable, snoozed, interrupted, completed,
 -- cancelled or discarded, $5 error or null, $6 seconds until the next attempt, $7 metadata to add.
 -- Returns no row when the attempt is over. A look-up by key.
@@ -9,7 +10,8 @@ WITH attempt AS MATERIALIZED (
            CASE WHEN $4::text IN ('completed', 'cancelled', 'discarded') THEN $4
                 WHEN $4 = 'retryable' AND j.attempt >= j.max_attempts AND NOT j.metadata ? 'cancel_attempted_at' THEN 'discarded'
                 WHEN j.metadata ? 'cancel_attempted_at' THEN 'cancelled'
-                WHEN $6::float8 <= 5 THEN 'available'
+                WHEN $6::float8 <= 5 AND NOT ($4 = 'retryable' AND EXISTS (
+                    SELECT FROM quota_reservations r WHERE r.job_id = j.id AND r.admitted_at IS NOT NULL)) THEN 'available'
                 WHEN $4 = 'retryable' THEN 'retryable'
                 ELSE 'scheduled' END AS state
     FROM river_job j
