@@ -8,6 +8,7 @@ import { cargoInstalled } from "./lib/cargo-tools.ts";
 import { Failure } from "./lib/failure.ts";
 import { onExit, runMain } from "./lib/lifecycle.ts";
 import { deadLinks, filesIn, unknownTests } from "./lib/links.ts";
+import { unknownNames } from "./lib/named.ts";
 import { options } from "./lib/options.ts";
 import { nodeBin, root } from "./lib/paths.ts";
 import { exitCodeOf, stopGroup } from "./lib/process.ts";
@@ -44,12 +45,16 @@ const checks: Record<string, Check> = {
     },
   },
   links: {
-    remedy: "correct the links and test names above",
+    remedy: "correct the links and names above",
     run: async () => {
       const pages = filesIn(root, ".md");
-      const dead = [...(await deadLinks(root, pages)), ...(await unknownTests(root, pages))];
-      for (const link of dead) show(link);
-      return dead.length;
+      const faults = [
+        ...(await deadLinks(root, pages)),
+        ...(await unknownTests(root, pages)),
+        ...unknownNames(root, pages),
+      ];
+      for (const fault of faults) show(fault);
+      return faults.length;
     },
   },
   clippy: {

@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
 import { deadLinks, filesIn, testsNamedIn, unknownTests } from "../../scripts/lib/links.ts";
+import { unknownNames } from "../../scripts/lib/named.ts";
 import { root } from "../../scripts/lib/paths.ts";
 
 it("finds every broken link to a page, anchor, image or folder", async (t) => {
@@ -51,4 +52,26 @@ it("reads the tests that Markdown names", () => {
 
 it("finds every test that the Markdown files of this repository name", async () => {
   assert.deepEqual(await unknownTests(root, filesIn(root, ".md")), []);
+});
+
+it("finds names in Markdown that the repository does not have", (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "weir-names-"));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const write = (file: string, text: string): void => {
+    mkdirSync(join(folder, file, ".."), { recursive: true });
+    writeFileSync(join(folder, file), text);
+  };
+  write("package.json", '{ "scripts": { "test": "" } }');
+  write("src/work.rs", "struct Parts; fn stop() { metric(weir_jobs) }");
+  write("docs/reference/commands.md", "## weir plan\n\nCommands:\n  set\n\n### weir plan set\n\nOptions:\n  --watch\n");
+  const known = ["src/work.rs", "work.rs", "Parts::stop", "weir plan set --watch", "weir_jobs", "npm run test"];
+  const unknown = ["src/gone.rs", "gone.rs", "Parts::run", "weir_gone_total", "WEIR_GONE", "npm run gone"];
+  write(
+    "page.md",
+    [...known, ...unknown, "weir plan gone", "weir plan set --gone"].map((name) => `\`${name}\``).join("\n"),
+  );
+  assert.deepEqual(
+    unknownNames(folder, ["page.md"]).map((line) => line.replace("page.md names what does not exist: ", "")),
+    [...unknown, "weir plan gone", "weir plan set --gone"],
+  );
 });
