@@ -5,6 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
 import { nodeBin, nodeModules, root } from "../../scripts/lib/paths.ts";
+import { skipWithoutGo } from "../harness/go.ts";
 
 // Code blocks of the documentation. Those that read what strangers send must refuse hostile input, and go on.
 // native/tests/suite/webhooks.rs runs those of webhooks.md.
@@ -126,4 +127,39 @@ it("the code in the page of the TypeScript package compiles", (context) => {
   writeFileSync(join(folder, "tsconfig.json"), JSON.stringify(settings));
   const run = spawnSync(join(nodeBin, "tsc"), ["--project", folder], { encoding: "utf8" });
   assert.equal(run.status, 0, run.stdout);
+});
+
+it("the code in the page of the Go package compiles", { skip: skipWithoutGo() }, (context) => {
+  const folder = mkdtempSync(join(tmpdir(), "weir-receivers-"));
+  context.after(() => rmSync(folder, { recursive: true }));
+  const [submit = "", work = ""] = blocks("clients/go/README.md", "go");
+  const [imported, ...statements] = submit.split("\n");
+  writeFileSync(
+    join(folder, "main.go"),
+    `package main
+
+${imported}
+import ("context"; "fmt"; "github.com/jackc/pgx/v5"; "github.com/jackc/pgx/v5/pgxpool"; "github.com/riverqueue/river")
+
+type order struct { Order int }
+func (order) Kind() string { return "analysis:analyze" }
+
+type worker struct { river.WorkerDefaults[order]; pool *pgxpool.Pool }
+
+func submit(ctx context.Context, pool *pgxpool.Pool) error {
+${statements.join("\n")}
+return err
+}
+
+${work}
+func main() { _ = submit(context.Background(), nil); var _ river.Worker[order] = &worker{} }
+`,
+  );
+  // In the package's module, because the page's code needs its dependencies.
+  const client = join(root, "clients", "go");
+  const overlay = { Replace: { [join(client, "page", "main.go")]: join(folder, "main.go") } };
+  writeFileSync(join(folder, "overlay.json"), JSON.stringify(overlay));
+  const flags = ["build", "-overlay", join(folder, "overlay.json"), "-o", join(folder, "page"), "./page"];
+  const run = spawnSync("go", flags, { cwd: client, encoding: "utf8" });
+  assert.equal(run.status, 0, run.stderr);
 });
