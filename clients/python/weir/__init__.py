@@ -127,7 +127,7 @@ class Weir(_Calls):
 
     def fail(self, connection: Connection, job: Job, error: object, retry_at: datetime | None = None) -> str:
         """Records a failed attempt inside the transaction: retry, discarded, cancelled or fenced_out."""
-        values = (job.id, job.attempt, _storable(str(error)), retry_at, job.created_at)
+        values = (job.id, job.attempt, _storable(str(error)), retry_at and _with_zone(retry_at), job.created_at)
         return str(self._rows(connection, "weir_fail", *values)[0][0])
 
     def progress(self, connection: Connection, job: Job, fraction: float, message: str | None = None) -> str:
@@ -259,7 +259,7 @@ class AsyncWeir(_Calls):
         self, connection: AsyncConnection, job: Job, error: object, retry_at: datetime | None = None
     ) -> str:
         """See `Weir.fail`."""
-        values = (job.id, job.attempt, _storable(str(error)), retry_at, job.created_at)
+        values = (job.id, job.attempt, _storable(str(error)), retry_at and _with_zone(retry_at), job.created_at)
         return str((await self._rows(connection, "weir_fail", *values))[0][0])
 
     async def progress(
@@ -352,9 +352,17 @@ class AsyncWeir(_Calls):
 
 
 def _options(key: str | None, run_at: datetime | str | None, priority: int | None) -> Jsonb:
-    at = run_at.isoformat() if isinstance(run_at, datetime) else run_at
-    options = {"idempotency_key": key, "run_at": at, "priority": priority}
+    if isinstance(run_at, datetime):
+        run_at = _with_zone(run_at).isoformat()
+    options = {"idempotency_key": key, "run_at": run_at, "priority": priority}
     return Jsonb({name: value for name, value in options.items() if value is not None})
+
+
+def _with_zone(time: datetime) -> datetime:
+    """PostgreSQL would read a time without a zone in the zone of the session."""
+    if time.utcoffset() is None:
+        raise ValueError(f"{time!r} has no time zone; use an aware datetime, such as datetime.now(timezone.utc)")
+    return time
 
 
 def _output(output: Any) -> Jsonb | None:

@@ -63,20 +63,32 @@ async fn works_and_reconnects(program: PathBuf, folder: &Path, file: &'static st
 const PYTHON: &str = r#"
 import asyncio
 import os
-from typing import Any
+from datetime import datetime
+from typing import Any, Callable
 
 from psycopg import AsyncConnection, Connection
 from psycopg.rows import dict_row
 
 from weir import AsyncWeir, Job, Weir
 
+WITHOUT_ZONE = datetime(2030, 1, 1)
+
 url, subject = os.environ["DATABASE_URL"], os.environ["SUBJECT"]
 queues = ["analysis_priority", "analysis_default"]
 attempts: list[int] = []
 
 
+def refused(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except ValueError as error:
+        return "has no time zone" in str(error)
+    return False
+
+
 def handle(connection: Connection[Any], job: Job) -> dict[str, int]:
     attempts.append(job.attempt)
+    assert refused(lambda: Weir().fail(connection, job, "failed", WITHOUT_ZONE))
     if job.attempt == 1:
         with Connection.connect(url, autocommit=True) as other:
             other.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
@@ -86,6 +98,7 @@ def handle(connection: Connection[Any], job: Job) -> dict[str, int]:
 
 with Connection.connect(url, row_factory=dict_row) as connection:
     connection.execute("CREATE TABLE results (number int NOT NULL)")
+    assert refused(lambda: Weir().submit(connection, subject, "analysis", {"order": 1}, run_at=WITHOUT_ZONE))
     print(Weir().submit(connection, subject, "analysis", {"order": 1}).outcome)
 Weir().work(url, queues, handle, poll=0.2, until=lambda: len(attempts) >= 2)
 print(attempts)
