@@ -57,8 +57,9 @@ impl Migrate {
         for version in applied.river {
             print(&format!("applied River's {version}\n"))?;
         }
-        // A new database gets all files, which are one step to the reader.
-        if applied.weir.iter().any(|path| path == "rows.sql") {
+        // A new database gets all files, which are one step to the reader, and so is its catalogue.
+        let is_new = applied.weir.iter().any(|path| path == "rows.sql");
+        if is_new {
             let files = counted(applied.weir.len() as i128, "file", "files");
             print(&format!("created Weir's schema: {files}\n"))?;
         } else {
@@ -79,8 +80,14 @@ impl Migrate {
         if is_current && changes.is_empty() {
             print("nothing to do: the database is up to date\n")?;
         }
-        for change in changes {
-            print(&format!("changed the catalogue: {change}\n"))?;
+        if is_new {
+            let plans = counted(settings.catalogue.plans.len() as i128, "plan", "plans");
+            let meters = counted(settings.catalogue.meters.len() as i128, "meter", "meters");
+            print(&format!("created the catalogue: {plans}, {meters}\n"))?;
+        } else {
+            for change in changes {
+                print(&format!("changed the catalogue: {change}\n"))?;
+            }
         }
         if let Some(release) = applied.newer_release {
             print(&format!(

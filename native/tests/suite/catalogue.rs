@@ -1,6 +1,7 @@
 //! The catalogue: meters, plans and windows of any product take effect as soon as they are in the database.
 
 use std::path::Path;
+use std::process::Command;
 
 use crate::common::process::command;
 use crate::common::{Answer, Weir, Who};
@@ -357,6 +358,25 @@ async fn removing_a_catalogue_entry_in_use_is_refused() {
     assert!(reasons[1].starts_with("meter renders: it is not in weir.toml, but 1 holder(s) have used it"));
     assert!(reasons[1].contains(&hobby.to_string()), "{reasons:?}");
     assert_eq!(catalogue::load(&weir.client().await).await.unwrap(), before);
+    weir.end().await;
+}
+
+/// The schema starts with default plans. A catalogue without them removes nothing that its reader knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_migrate_prints_no_changes_of_the_catalogue() {
+    let weir = Weir::made(&[IMAGES], async |url| {
+        let mut migrate = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let migrated = migrate
+            .arg("migrate")
+            .env("DATABASE_URL", url)
+            .env(IMAGES.0, IMAGES.1)
+            .output();
+        let migrated = migrated.unwrap();
+        let printed = String::from_utf8_lossy(&migrated.stdout);
+        assert!(printed.contains("created the catalogue: "), "{migrated:?}");
+        assert!(!printed.contains("changed the catalogue"), "{printed}");
+    })
+    .await;
     weir.end().await;
 }
 
