@@ -87,7 +87,7 @@ async function compile(crate: string, folder: string, pulse: Pulse): Promise<voi
   await mkdir(folder, { recursive: true });
   await requireWasmTarget();
   const program = await cargoBuild(["--workspace", "--bin", bindgen], { pulse, log: "bindgen-build" });
-  const compiled = await cargoBuild(["--package", crate, "--lib", "--release", "--target", wasmTarget], {
+  const compiled = await cargoBuild(["--package", crate, "--lib", "--profile", "edge", "--target", wasmTarget], {
     pulse,
     log: "edge-build",
     // With this, the macros of wasm-bindgen use the same as `worker`.
@@ -100,7 +100,8 @@ async function compile(crate: string, folder: string, pulse: Pulse): Promise<voi
 async function optimise(wasm: string, pulse: Pulse): Promise<void> {
   pulse.latest = "wasm-opt";
   const optimised = `${wasm}.optimised`;
-  const flags = ["-O", "--debuginfo", ...wasmFeatures.map((feature) => `--enable-${feature}`)];
+  // Without the names of functions, which are a tenth of the module. Quick builds have them.
+  const flags = ["-O", ...wasmFeatures.map((feature) => `--enable-${feature}`)];
   await run(process.execPath, [wasmOpt, wasm, "-o", optimised, ...flags]);
   await rename(optimised, wasm);
 }

@@ -108,7 +108,7 @@ describe("README.md", () => {
     }
   });
 
-  it("deploys the edge of the environment production", async () => {
+  it("deploys the edge of the environment production, with the documented size", async () => {
     const [block = ""] = blocksBelow("Run it in production", "sh");
     const command = /^npm run deploy -- (.+?)\s+#/m.exec(block)?.[1] ?? "";
     assert.match(command, /^--env production --var ORIGIN_URL:https:/);
@@ -116,5 +116,11 @@ describe("README.md", () => {
     const { code, output } = await attempt(process.execPath, [deploy, ...command.split(" "), "--dry-run"]);
     assert.equal(code, 0, output);
     assert.match(output, /DEVELOPMENT \("off"\)/);
+    const sizes = /Total Upload: ([\d.]+) KiB \/ gzip: ([\d.]+) KiB/.exec(output);
+    const documented = /bundle is (\d+) KiB, or (\d+) KiB compressed/.exec(readme);
+    for (const part of [1, 2]) {
+      const [size, claimed] = [Number(sizes?.[part]), Number(documented?.[part])];
+      assert.ok(Math.abs(size - claimed) < size / 50, `README.md has ${claimed} KiB, the bundle ${size}`);
+    }
   });
 });
