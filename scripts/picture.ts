@@ -1,5 +1,6 @@
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { chromium as browsers } from "playwright-core";
 import sharp from "sharp";
 import { chromium } from "./lib/chromium.ts";
@@ -9,7 +10,6 @@ import { root } from "./lib/paths.ts";
 import { host, portFrom } from "./lib/ports.ts";
 import { say } from "./lib/progress.ts";
 import { liveRun } from "./lib/run-file.ts";
-import { sleep } from "./lib/sleep.ts";
 
 // Records the page of the running development stack as a picture for the README.
 

@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { AcceptedBatch, Given, Job, SharedJob } from "../www/src/generated/api.d.ts";
 import { Failure } from "./lib/failure.ts";
 import { runMain } from "./lib/lifecycle.ts";
@@ -8,7 +9,6 @@ import { root } from "./lib/paths.ts";
 import { host, portFrom } from "./lib/ports.ts";
 import { say } from "./lib/progress.ts";
 import { liveRun } from "./lib/run-file.ts";
-import { sleep } from "./lib/sleep.ts";
 
 // Records a flood of the running development stack, with Weir and in one shared queue. A server without development
 // routes shows the recording on its page.

@@ -1,4 +1,5 @@
 import { join, relative, resolve } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { buildEdge, quickly } from "./lib/edge.ts";
 import { startEdge } from "./lib/edge-server.ts";
 import { Failure } from "./lib/failure.ts";
@@ -15,7 +16,6 @@ import { untilOk } from "./lib/ready.ts";
 import { claimRunFile, recordPlaces } from "./lib/run-file.ts";
 import { developmentSecrets, type Secrets } from "./lib/secrets.ts";
 import { developmentServices } from "./lib/services.ts";
-import { sleep } from "./lib/sleep.ts";
 import { supervise } from "./lib/supervisor.ts";
 
 const started = Date.now();

@@ -1,5 +1,6 @@
 import { randomBytes, randomUUID } from "node:crypto";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { aptInstall, hasSystemd } from "./lib/apt.ts";
 import { requireCargo } from "./lib/cargo.ts";
 import { runCargoTests } from "./lib/cargo-tests.ts";
@@ -18,7 +19,6 @@ import { attempt } from "./lib/process.ts";
 import { say, step } from "./lib/progress.ts";
 import { marked, markRun, nameOf } from "./lib/run-file.ts";
 import { describeSelection, folderOf, kinds, select } from "./lib/selection.ts";
-import { sleep } from "./lib/sleep.ts";
 import { folderInMemory, temporaryFolder } from "./lib/temporary-folder.ts";
 import { Totals } from "./lib/totals.ts";
 

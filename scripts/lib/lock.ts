@@ -1,8 +1,8 @@
 import { mkdirSync } from "node:fs";
 import { dirname } from "node:path";
 import { DatabaseSync } from "node:sqlite";
+import { setTimeout as sleep } from "node:timers/promises";
 import { say } from "./progress.ts";
-import { sleep } from "./sleep.ts";
 
 const busy = 5;
 

@@ -2,13 +2,13 @@ import { existsSync, statSync } from "node:fs";
 import { chown, mkdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
 import postgres from "postgres";
 import { Failure } from "./failure.ts";
 import { host } from "./ports.ts";
 import { attempt, run, Service } from "./process.ts";
 import { show } from "./progress.ts";
-import { sleep } from "./sleep.ts";
 
 /** The role that owns the server. */
 const role = "weir";

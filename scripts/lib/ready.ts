@@ -1,5 +1,5 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import { Failure } from "./failure.ts";
-import { sleep } from "./sleep.ts";
 
 /** Polls a URL until it returns 200. Throws if that takes longer than `within` milliseconds. */
 export async function untilOk(url: string, within: number): Promise<void> {

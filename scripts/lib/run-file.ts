@@ -2,12 +2,12 @@ import { randomUUID } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
 import { readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { Failure } from "./failure.ts";
 import { onExit } from "./lifecycle.ts";
 import { makeStateFolder, state } from "./paths.ts";
 import { isAlive } from "./process.ts";
 import { say } from "./progress.ts";
-import { sleep } from "./sleep.ts";
 
 /** Describes a running development stack, for other commands, and for the next start if this one is killed. */
 export interface Run extends Partial<Places> {

@@ -1,7 +1,7 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import { isExiting } from "./lifecycle.ts";
 import type { Service } from "./process.ts";
 import { say } from "./progress.ts";
-import { sleep } from "./sleep.ts";
 
 /** The exit code of a `weir` that lost the database for so long that others may have taken over its jobs. */
 const fenced = 70;

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, describe, it } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { Page } from "playwright-core";
-import { sleep } from "../../scripts/lib/sleep.ts";
 import type { Lifetime } from "../harness/lifetime.ts";
 import { someAddress, startStack } from "../harness/stack.ts";
 import { until } from "../harness/until.ts";

@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
 import type postgres from "postgres";
-import { sleep } from "../../scripts/lib/sleep.ts";
 import { session } from "../drills/server.ts";
 import type { Installation } from "./installation.ts";
 import { Seed } from "./seed.ts";

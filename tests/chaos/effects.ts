@@ -1,8 +1,8 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { host } from "../../scripts/lib/ports.ts";
-import { sleep } from "../../scripts/lib/sleep.ts";
 import { type Lifetime, required, whenOver } from "../harness/lifetime.ts";
 
 /** The effects of handlers outside the database: a program appends a line to a file, an endpoint remembers. */

@@ -1,5 +1,5 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import type postgres from "postgres";
-import { sleep } from "../../scripts/lib/sleep.ts";
 import { readOnly, withoutConnections } from "../drills/faults.ts";
 import type { DatabaseBehindProxy } from "../drills/server.ts";
 import { freeze } from "../harness/processes.ts";

@@ -1,5 +1,5 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import { Service } from "../../scripts/lib/process.ts";
-import { sleep } from "../../scripts/lib/sleep.ts";
 import { freeze } from "../harness/processes.ts";
 
 /** The pause before a restart, in milliseconds. */

@@ -1,4 +1,4 @@
-import { sleep } from "../../scripts/lib/sleep.ts";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { Lifetime } from "../harness/lifetime.ts";
 import { Clients } from "./clients.ts";
 import { burying, drained, slotsBack } from "./end.ts";

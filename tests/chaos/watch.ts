@@ -1,5 +1,5 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import type postgres from "postgres";
-import { sleep } from "../../scripts/lib/sleep.ts";
 import type { User } from "./users.ts";
 
 /** The pause between two checks, in milliseconds. */

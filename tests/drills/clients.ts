@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { sleep } from "../../scripts/lib/sleep.ts";
+import { setTimeout as sleep } from "node:timers/promises";
 import { type Caller, statusOnCloudflare } from "../whole/jobs.ts";
 import { goFile } from "../whole/samples.ts";
 

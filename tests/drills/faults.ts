@@ -1,5 +1,5 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import type postgres from "postgres";
-import { sleep } from "../../scripts/lib/sleep.ts";
 import { required } from "../harness/lifetime.ts";
 import { type Origin, weir } from "../harness/weir.ts";
 import type { Installation } from "./installation.ts";

@@ -1,7 +1,7 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import { Failure } from "../../scripts/lib/failure.ts";
 import { onExit } from "../../scripts/lib/lifecycle.ts";
 import { say } from "../../scripts/lib/progress.ts";
-import { sleep } from "../../scripts/lib/sleep.ts";
 import type { Lifetime } from "../harness/lifetime.ts";
 import { until } from "../harness/until.ts";
 import { weir } from "../harness/weir.ts";

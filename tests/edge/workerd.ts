@@ -1,5 +1,6 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import {
   convertV4MiniflareOptions,
   Miniflare,
@@ -8,7 +9,6 @@ import {
 } from "miniflare";
 import { unstable_getMiniflareWorkerOptions } from "wrangler";
 import { root } from "../../scripts/lib/paths.ts";
-import { sleep } from "../../scripts/lib/sleep.ts";
 import { freshSecrets, type Secrets } from "../harness/identity.ts";
 import { type Lifetime, whenOver } from "../harness/lifetime.ts";
 import { until } from "../harness/until.ts";

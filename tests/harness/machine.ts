@@ -12,9 +12,9 @@ import {
 } from "node:fs";
 import { copyFile, rm } from "node:fs/promises";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { onExit } from "../../scripts/lib/lifecycle.ts";
 import { attempt, type Outcome, Service } from "../../scripts/lib/process.ts";
-import { sleep } from "../../scripts/lib/sleep.ts";
 import { temporaryFolder } from "../../scripts/lib/temporary-folder.ts";
 import { type Lifetime, whenOver } from "./lifetime.ts";
 import { showOnFailure } from "./logs.ts";

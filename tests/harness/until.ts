@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { sleep } from "../../scripts/lib/sleep.ts";
+import { setTimeout as sleep } from "node:timers/promises";
 
 const pause = 50;
 

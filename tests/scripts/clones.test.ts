@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { existsSync, globSync, mkdirSync, readFileSync, rmSync, utimesSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { after, describe, it } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import { run } from "../../scripts/lib/process.ts";
-import { sleep } from "../../scripts/lib/sleep.ts";
 import { type Built, build, type Clone, clean, cloneFolder } from "./clones.ts";
 
 const { cache, clone } = cloneFolder({ after });

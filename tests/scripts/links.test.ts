@@ -3,9 +3,8 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
-import { deadLinks, filesIn, testsNamedIn, unknownTests } from "../../scripts/lib/links.ts";
+import { deadLinks, filesIn, testsNamedIn } from "../../scripts/lib/links.ts";
 import { unknownNames } from "../../scripts/lib/named.ts";
-import { root } from "../../scripts/lib/paths.ts";
 
 it("finds every broken link to a page, anchor, image or folder", async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "weir-links-"));
@@ -48,10 +47,6 @@ it("reads the tests that Markdown names", () => {
     "```",
   ].join("\n");
   assert.deepEqual(testsNamedIn(page), ["model", "reference.rs", "in any order", "pooler", "systemd"]);
-});
-
-it("finds every test that the Markdown files of this repository name", async () => {
-  assert.deepEqual(await unknownTests(root, filesIn(root, ".md")), []);
 });
 
 it("finds names in Markdown that the repository does not have", (t) => {

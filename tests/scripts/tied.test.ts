@@ -4,8 +4,8 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { it } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import { canTie } from "../../scripts/lib/process.ts";
-import { sleep } from "../../scripts/lib/sleep.ts";
 
 it("a tied service ends when its parent is killed", { skip: !canTie && "needs setpriv" }, async (t) => {
   const lib = join(import.meta.dirname, "..", "..", "scripts", "lib", "process.ts");

@@ -1,5 +1,5 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import type postgres from "postgres";
-import { sleep } from "../../scripts/lib/sleep.ts";
 import { Clients } from "../chaos/clients.ts";
 import { drained } from "../chaos/end.ts";
 import { startInstallation } from "../chaos/installation.ts";

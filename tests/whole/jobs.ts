@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { sleep } from "../../scripts/lib/sleep.ts";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { Accepted, Job, Quota, Usage } from "../../www/src/generated/api.d.ts";
 
 /** The usage of a signed-in user of the shipped catalogue, which has no nulls. */

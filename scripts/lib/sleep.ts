@@ -1,1 +1,0 @@
-export { setTimeout as sleep } from "node:timers/promises";
