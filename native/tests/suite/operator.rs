@@ -447,7 +447,7 @@ async fn each_connection_has_an_application_name() {
     let [serve, work] = ["serve", "work"].map(|command| Process::start(&weir, &[command], &[]));
     serve.ready().await;
     work.ready().await;
-    // River connects when it is first needed: the worker to listen, the API to cancel.
+    // River's client connects when the API first needs it, to cancel.
     let user = weir.user("free").await;
     let job = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
     let path = format!("/api/jobs/{job}");
@@ -467,7 +467,6 @@ async fn each_connection_has_an_application_name() {
         "weir serve",
         "weir serve, River",
         "weir work",
-        "weir work, River",
     ];
     let names = weir
         .until("each to be connected", async || {

@@ -938,7 +938,7 @@ async fn a_scheduled_job_reserves_quota_and_starts_when_due() {
     let job = weir.finished(later, Who::User(user)).await;
     let started: jiff::Timestamp = job["started_at"].as_str().unwrap().parse().unwrap();
     let late = started.duration_since(run_at).as_secs_f64();
-    assert!((0.0..1.0).contains(&late), "started {late} s after its time");
+    assert!((0.0..3.0).contains(&late), "started {late} s after its time");
     let priority: i16 = client
         .query_one("SELECT priority FROM river_job WHERE id = $1", &[&later])
         .await
