@@ -126,12 +126,14 @@ impl UnderWay {
             .collect()
     }
 
-    /// Stops those attempts at these jobs that lost their job or were cancelled.
-    fn compare(&self, jobs: &[i64], states: &[AttemptState]) {
+    /// Stops those attempts at these jobs that lost their job or were cancelled, by what the database answered to a
+    /// question of this time.
+    fn compare(&self, asked: Instant, jobs: &[i64], states: &[AttemptState]) {
         let jobs: HashSet<i64> = jobs.iter().copied().collect();
         let states: HashMap<i64, &AttemptState> = states.iter().map(|state| (state.job_id, state)).collect();
         for ((job_id, claim), running) in self.0.lock().iter() {
-            if !jobs.contains(job_id) || running.is_over {
+            // The answer may be older than an attempt that started since.
+            if !jobs.contains(job_id) || running.is_over || running.since >= asked {
                 continue;
             }
             let cause = match states.get(job_id) {
@@ -149,8 +151,9 @@ impl UnderWay {
 
     /// Checks in the database whether the attempts at these jobs are still current.
     pub(super) async fn check(&self, context: &Context, jobs: &[i64]) -> Result<(), DatabaseError> {
+        let asked = Instant::now();
         let states = weir_ledger::read::attempts::states(&context.pool, jobs).await?;
-        self.compare(jobs, &states);
+        self.compare(asked, jobs, &states);
         Ok(())
     }
 
@@ -251,4 +254,77 @@ async fn requeue_lost(
         );
     }
     Ok(looking)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn job(claim: &str) -> ClaimedJob {
+        ClaimedJob {
+            id: 7,
+            attempt: 1,
+            max_attempts: 3,
+            claim: claim.to_owned(),
+            claims: 1,
+            errors: 0,
+            last_error_at: None,
+            kind: String::new(),
+            queue: String::new(),
+            priority: 1,
+            args: "{}".to_owned(),
+            request_id: None,
+            traceparent: None,
+            created_at: Timestamp::UNIX_EPOCH,
+            scheduled_at: Timestamp::UNIX_EPOCH,
+            attempted_at: Timestamp::UNIX_EPOCH,
+            found: None,
+        }
+    }
+
+    /// Why an attempt `1.1` stops after an answer to a question that was asked after its start, or before.
+    fn cause(state: Option<(&str, bool)>, is_asked_after: bool) -> Option<Cause> {
+        let under_way = UnderWay::default();
+        let before = Instant::now();
+        let entered = under_way.enter(&job("1.1"));
+        let asked = match is_asked_after {
+            true => Instant::now() + Duration::from_millis(1),
+            false => before,
+        };
+        let states = state.map(|(claim, is_cancelled)| AttemptState {
+            job_id: 7,
+            claim: claim.to_owned(),
+            is_cancelled,
+        });
+        under_way.compare(asked, &[7], states.as_slice());
+        assert_eq!(entered.stop.token.is_cancelled(), entered.stop.cause().is_some());
+        entered.stop.cause()
+    }
+
+    #[test]
+    fn an_attempt_stops_when_it_lost_its_job() {
+        assert_eq!(cause(Some(("1.1", false)), true), None);
+        assert_eq!(cause(Some(("1.1", true)), true), Some(Cause::Cancelled));
+        assert_eq!(cause(Some(("2.2", true)), true), Some(Cause::TakenOver));
+        assert_eq!(cause(None, true), Some(Cause::TakenOver));
+    }
+
+    #[test]
+    fn an_answer_older_than_the_attempt_does_not_stop_it() {
+        assert_eq!(cause(Some(("0.1", false)), false), None);
+        assert_eq!(cause(None, false), None);
+    }
+
+    #[test]
+    fn a_claim_is_known_until_its_end_is_written() {
+        let under_way = UnderWay::default();
+        let entered = under_way.enter(&job("1.1"));
+        entered.is_over();
+        let claims = vec![(7, "1.1".to_owned()), (7, "2.2".to_owned())];
+        assert_eq!(under_way.unknown(claims.clone()), [(7, "2.2".to_owned())]);
+        drop(entered);
+        assert_eq!(under_way.unknown(claims.clone()), claims);
+    }
 }
