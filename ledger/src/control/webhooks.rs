@@ -338,7 +338,8 @@ pub async fn disable_webhook(client: &mut Client, id: Uuid, because: &str) -> Re
         ..Change::default()
     };
     change.write(&transaction).await?;
-    let data = json!({ "webhook": id, "url": before.url, "reason": because });
+    // Without the URL, which is a secret of some receivers.
+    let data = json!({ "webhook": id, "reason": because });
     let (event, body) = new_event(&transaction, "webhook.disabled", &data).await?;
     transaction
         .execute(include_str!("sql/emit_disabled.sql"), &[&id, &event, &body])

@@ -250,6 +250,7 @@ fn kept(job: &ClaimedJob) -> End {
     if Timestamp::now().duration_since(job.created_at) < KEPT {
         End::Snoozed(KEPT_INTERVAL)
     } else {
+        metrics::counter!("weir_webhook_deliveries_total", "outcome" => "given_up").increment(1);
         End::Discarded("job discarded by worker".to_owned(), json!({}))
     }
 }
