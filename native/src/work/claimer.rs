@@ -1,7 +1,7 @@
 //! Claims jobs for free workers and starts their attempts.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -9,8 +9,11 @@ use weir_ledger::attempts::{self, ClaimedJob};
 use weir_ledger::database::DatabaseError;
 use weir_ledger::read;
 
-use super::lanes::{Look, Permit, Planned};
+use super::lanes::{Lanes, Look, Permit, Planned};
 use super::worker::Worker;
+
+/// The jobs of a claim that took longer may count as lost already, and are not started.
+const TOO_LATE: Duration = Duration::from_secs(8);
 
 /// A claimed job and its worker.
 type Started = (ClaimedJob, Permit);
@@ -20,10 +23,10 @@ pub(super) async fn run(worker: Arc<Worker>, stopped: CancellationToken) {
     let mut tasks = JoinSet::new();
     loop {
         let (planned, wait) = worker.lanes.plan(Instant::now());
-        // A slow claim neither delays other queues nor counts as theirs.
-        let (slow, fast): (Vec<Planned>, Vec<Planned>) = planned.into_iter().partition(Planned::is_slow);
-        let groups = slow.into_iter().map(|one| vec![one]);
-        for group in groups.chain([fast]).filter(|group| !group.is_empty()) {
+        let (alone, together): (Vec<Planned>, Vec<Planned>) =
+            planned.into_iter().partition(Planned::is_alone);
+        let groups = alone.into_iter().map(|one| vec![one]);
+        for group in groups.chain([together]).filter(|group| !group.is_empty()) {
             tasks.spawn(claim(Arc::clone(&worker), group));
         }
         tokio::select! {
@@ -31,20 +34,24 @@ pub(super) async fn run(worker: Arc<Worker>, stopped: CancellationToken) {
             () = worker.lanes.changed() => {}
             () = tokio::time::sleep(wait) => {}
             Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
-                if let Ok(jobs) = ended {
-                    start(&worker, &mut tasks, jobs);
-                }
+                start(&worker, &mut tasks, ended);
             }
         }
     }
     while let Some(ended) = tasks.join_next().await {
-        if let Ok(jobs) = ended {
-            start(&worker, &mut tasks, jobs);
-        }
+        start(&worker, &mut tasks, ended);
     }
 }
 
-fn start(worker: &Arc<Worker>, tasks: &mut JoinSet<Vec<Started>>, jobs: Vec<Started>) {
+fn start(
+    worker: &Arc<Worker>,
+    tasks: &mut JoinSet<Vec<Started>>,
+    ended: Result<Vec<Started>, tokio::task::JoinError>,
+) {
+    let jobs = ended.unwrap_or_else(|error| {
+        tracing::error!(%error, "a task of the worker failed; its jobs run again");
+        Vec::new()
+    });
     for (job, permit) in jobs {
         let worker = Arc::clone(worker);
         tasks.spawn(async move {
@@ -54,8 +61,25 @@ fn start(worker: &Arc<Worker>, tasks: &mut JoinSet<Vec<Started>>, jobs: Vec<Star
     }
 }
 
+/// Claims that have not ended. If they do not end, because their task panics, they are planned again.
+struct Unfinished {
+    lanes: Arc<Lanes>,
+    group: Vec<Planned>,
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.group.iter().for_each(|planned| self.lanes.failed(planned));
+    }
+}
+
 async fn claim(worker: Arc<Worker>, group: Vec<Planned>) -> Vec<Started> {
-    let lanes = &worker.lanes;
+    let lanes = Arc::clone(&worker.lanes);
+    let mut unfinished = Unfinished {
+        lanes: Arc::clone(&lanes),
+        group,
+    };
+    let group = &unfinished.group;
     let queues: Vec<_> = group.iter().map(|planned| planned.claim.clone()).collect();
     let is_slow = group.iter().any(Planned::is_slow);
     let claimed = async {
@@ -68,13 +92,18 @@ async fn claim(worker: Arc<Worker>, group: Vec<Planned>) -> Vec<Started> {
         Ok::<_, DatabaseError>((jobs, began, sent.elapsed()))
     };
     match claimed.await {
+        Ok((_, _, time)) if time > TOO_LATE => {
+            tracing::warn!("a claim took too long; its jobs return to their queues");
+            Vec::new()
+        }
         Ok((jobs, began, time)) => {
-            for planned in &group {
+            lanes.took(time, jobs.len());
+            for planned in std::mem::take(&mut unfinished.group) {
                 let of_queue: Vec<&ClaimedJob> = jobs
                     .iter()
                     .filter(|job| job.queue == planned.claim.queue)
                     .collect();
-                if let Some(look) = lanes.claimed(planned, time, &of_queue, began) {
+                if let Some(look) = lanes.claimed(&planned, (time, jobs.len()), &of_queue, began) {
                     tokio::spawn(look_for_earlier(Arc::clone(&worker), look));
                 }
             }
@@ -87,7 +116,6 @@ async fn claim(worker: Arc<Worker>, group: Vec<Planned>) -> Vec<Started> {
         }
         Err(error) => {
             tracing::warn!(%error, "could not claim jobs");
-            group.iter().for_each(|planned| lanes.failed(planned));
             Vec::new()
         }
     }

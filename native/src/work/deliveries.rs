@@ -128,10 +128,11 @@ impl Deliverer {
         };
         let started = Instant::now();
         let sent = tokio::select! {
+            biased;
+            () = stop.token.cancelled() => return Err(DeliveryError::Stopped),
             sent = tokio::time::timeout(TIMEOUT, self.send(&receiver, &event, body)) => {
                 sent.unwrap_or(Err(DeliveryError::TimedOut))
             }
-            () = stop.token.cancelled() => return Err(DeliveryError::Stopped),
         };
         let outcome = match &sent {
             Ok(_) => "delivered",

@@ -57,6 +57,8 @@ struct Queue {
     settling: usize,
     is_due: bool,
     is_claiming: bool,
+    /// Whether the last claim failed.
+    has_failed: bool,
     not_before: Instant,
     start: ClaimStart,
 }
@@ -66,12 +68,19 @@ struct Queue {
 pub(super) struct Planned {
     pub(super) claim: QueueClaim,
     scope: Scope,
+    has_failed: bool,
 }
 
 impl Planned {
     /// Whether later claims should know where to start.
     pub(super) fn is_slow(&self) -> bool {
         self.scope != Scope::All
+    }
+
+    /// Whether it has a statement of its own. A slow claim neither delays other queues nor counts as theirs, and a job that
+    /// PostgreSQL refuses stops only its own queue.
+    pub(super) fn is_alone(&self) -> bool {
+        self.is_slow() || self.has_failed
     }
 }
 
@@ -177,25 +186,30 @@ impl Lanes {
                     since,
                 },
                 scope,
+                has_failed: queue.has_failed,
             });
         }
         (planned, wait)
     }
 
-    /// Records a claim that took `time` and found `jobs` of the queue. `began` is the database's time when it began, if
-    /// claims are slow. Returns a look that should start now.
+    /// Records a statement that took `time` and found `jobs`.
+    pub(super) fn took(&self, time: Duration, jobs: usize) {
+        self.pace.took(time, jobs);
+    }
+
+    /// Records a claim by a statement that took `time` and found `all` jobs, `jobs` of them in the queue. `began` is the
+    /// database's time when it began, if claims are slow. Returns a look that should start now.
     pub(super) fn claimed(
         &self,
         planned: &Planned,
-        time: Duration,
+        (time, all): (Duration, usize),
         jobs: &[&ClaimedJob],
         began: Option<Timestamp>,
     ) -> Option<Look> {
-        self.pace.took(time, jobs.len());
         let mut state = self.state.lock();
         let queue = state.queues.get_mut(&planned.claim.queue)?;
         let now = Instant::now();
-        queue.is_claiming = false;
+        (queue.is_claiming, queue.has_failed) = (false, false);
         queue.running += jobs.len();
         queue.not_before = now + self.pace.cooldown(queue.lane);
         let is_full = i32::try_from(jobs.len()).is_ok_and(|found| found >= planned.claim.most);
@@ -204,7 +218,7 @@ impl Lanes {
             true => claimed_until(jobs, began),
             false => began,
         });
-        queue.start.claimed(planned.scope, time, jobs.len(), until);
+        queue.start.claimed(planned.scope, time, all, until);
         let look = queue.start.look(now);
         drop(state);
         self.changed.notify_one();
@@ -218,8 +232,7 @@ impl Lanes {
     pub(super) fn failed(&self, planned: &Planned) {
         let mut state = self.state.lock();
         if let Some(queue) = state.queues.get_mut(&planned.claim.queue) {
-            queue.is_claiming = false;
-            queue.is_due = true;
+            (queue.is_claiming, queue.is_due, queue.has_failed) = (false, true, true);
             queue.not_before = Instant::now() + RETRY_PAUSE;
         }
         drop(state);
@@ -262,6 +275,7 @@ impl Queue {
             settling: 0,
             is_due: true,
             is_claiming: false,
+            has_failed: false,
             not_before: now,
             start: ClaimStart::new(now),
         }

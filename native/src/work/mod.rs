@@ -124,17 +124,18 @@ impl Working {
         let id = format!("weir_{}_{}", host::name(), Uuid::new_v4().simple());
         let stopped = CancellationToken::new();
         let mut tasks = Vec::new();
+        // First, because a start that fails afterwards would abandon jobs.
+        let leads = match role {
+            Role::Work => None,
+            Role::Lead | Role::Both => lead(context, &id).await?,
+        };
         let works = match role {
             Role::Lead => None,
             Role::Work | Role::Both => Some(work(context, services, &id, &stopped, &mut tasks).await?),
         };
-        let leads = match role {
-            Role::Work => None,
-            Role::Lead | Role::Both => {
-                tasks.push(tokio::spawn(periodic::run(context.clone(), stopped.clone())));
-                lead(context, &id).await?
-            }
-        };
+        if role != Role::Work {
+            tasks.push(tokio::spawn(periodic::run(context.clone(), stopped.clone())));
+        }
         let workers: u32 = services.iter().flat_map(|service| service.pools).sum();
         tracing::info!(client = id, ?role, workers, "working");
         Ok(Self {
@@ -156,18 +157,20 @@ impl Working {
     /// Takes no new jobs, lets running ones finish up to the drain timeout, and returns the rest to their queues. That
     /// does not cost them an attempt.
     pub async fn stop(self) {
-        if let Some((_, run)) = &self.leads {
-            run.stopper().stop();
-        }
-        if let Some(works) = self.works {
-            works.stop(self.drain_timeout).await;
-        }
-        if let Some((_, mut run)) = self.leads {
-            run.stopper().stop_and_cancel();
-            if let Ok(Err(error)) = tokio::time::timeout(LAST_WRITES, run.wait()).await {
-                tracing::warn!(%error, "River did not stop cleanly");
+        let leads = async {
+            if let Some((_, mut run)) = self.leads {
+                run.stopper().stop_and_cancel();
+                if let Ok(Err(error)) = tokio::time::timeout(LAST_WRITES, run.wait()).await {
+                    tracing::warn!(%error, "River did not stop cleanly");
+                }
             }
-        }
+        };
+        let works = async {
+            if let Some(works) = self.works {
+                works.stop(self.drain_timeout).await;
+            }
+        };
+        tokio::join!(leads, works);
         self.stopped.cancel();
         let tasks = futures_util::future::join_all(self.tasks);
         let _ = tokio::time::timeout(LAST_WRITES, tasks).await;

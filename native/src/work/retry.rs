@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::config::retry::{MAX_AFTER, Retry};
 
+/// The longest pause, in seconds: about 290 years, as River's.
+const LONGEST: f64 = 9.2e9;
+
 /// The pause before the next attempt: by the service's policy, else by River's. `errors` is how often the job failed before, and
 /// `jitter` is from 0 to 1. The pause is never shorter than `after`, which the endpoint requested. SQL: `retry_pause`.
 pub(super) fn pause(retry: Option<Retry>, errors: usize, after: Option<Duration>, jitter: f64) -> Duration {
@@ -17,6 +20,7 @@ pub(super) fn pause(retry: Option<Retry>, errors: usize, after: Option<Duration>
                 .min(retry.max.as_secs_f64())
         }
     };
+    let seconds = seconds.min(LONGEST);
     // Spread by a tenth, as River does, so that jobs that failed together do not return together.
     let spread = seconds * (0.9 + 0.2 * jitter);
     let pause = Duration::try_from_secs_f64(spread).unwrap_or(MAX_AFTER);

@@ -75,9 +75,16 @@ struct Running {
 /// A job and a claim of it.
 type Key = (i64, String);
 
+#[derive(Default)]
+struct Attempts {
+    running: HashMap<Key, Running>,
+    /// Whether all attempts have to stop, also those that start later.
+    is_stopping: bool,
+}
+
 /// Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct UnderWay(Arc<Mutex<HashMap<Key, Running>>>);
+pub(super) struct UnderWay(Arc<Mutex<Attempts>>);
 
 impl UnderWay {
     /// Remembers an attempt until the result is dropped.
@@ -89,7 +96,12 @@ impl UnderWay {
             stop: stop.clone(),
             is_over: false,
         };
-        self.0.lock().insert(key.clone(), running);
+        let mut attempts = self.0.lock();
+        if attempts.is_stopping {
+            stop.stop(Cause::Stopping);
+        }
+        attempts.running.insert(key.clone(), running);
+        drop(attempts);
         Entered {
             under_way: self.clone(),
             key,
@@ -99,27 +111,30 @@ impl UnderWay {
 
     /// Completes once no handler is running.
     pub(super) async fn over(&self) {
-        while self.0.lock().values().any(|running| !running.is_over) {
+        while self.0.lock().running.values().any(|running| !running.is_over) {
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
     }
 
     /// Stops all attempts.
     pub(super) fn stop_all(&self) {
-        for running in self.0.lock().values() {
+        let mut attempts = self.0.lock();
+        attempts.is_stopping = true;
+        for running in attempts.running.values() {
             running.stop.stop(Cause::Stopping);
         }
     }
 
     /// Whether an attempt at this job runs here.
     pub(super) fn has(&self, job_id: i64) -> bool {
-        self.0.lock().keys().any(|(id, _)| *id == job_id)
+        self.0.lock().running.keys().any(|(id, _)| *id == job_id)
     }
 
     /// The ids and attempts of long-running jobs.
     fn long(&self) -> Vec<(i64, i16)> {
         let known = self.0.lock();
         let long = known
+            .running
             .iter()
             .filter(|(_, running)| !running.is_over && running.since.elapsed() >= LONG);
         long.map(|((job_id, _), running)| (*job_id, running.attempt))
@@ -131,7 +146,7 @@ impl UnderWay {
     fn compare(&self, asked: Instant, jobs: &[i64], states: &[AttemptState]) {
         let jobs: HashSet<i64> = jobs.iter().copied().collect();
         let states: HashMap<i64, &AttemptState> = states.iter().map(|state| (state.job_id, state)).collect();
-        for ((job_id, claim), running) in self.0.lock().iter() {
+        for ((job_id, claim), running) in &self.0.lock().running {
             // The answer may be older than an attempt that started since.
             if !jobs.contains(job_id) || running.is_over || running.since >= asked {
                 continue;
@@ -160,7 +175,7 @@ impl UnderWay {
     /// Those of these claims that this process does not know.
     fn unknown(&self, mut claimed: Vec<Key>) -> Vec<Key> {
         let known = self.0.lock();
-        claimed.retain(|claim| !known.contains_key(claim));
+        claimed.retain(|claim| !known.running.contains_key(claim));
         claimed
     }
 }
@@ -174,7 +189,7 @@ pub(super) struct Entered {
 impl Entered {
     /// The handler is done.
     pub(super) fn is_over(&self) {
-        if let Some(running) = self.under_way.0.lock().get_mut(&self.key) {
+        if let Some(running) = self.under_way.0.lock().running.get_mut(&self.key) {
             running.is_over = true;
         }
     }
@@ -182,7 +197,7 @@ impl Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.under_way.0.lock().remove(&self.key);
+        self.under_way.0.lock().running.remove(&self.key);
     }
 }
 
@@ -315,6 +330,19 @@ mod tests {
     fn an_answer_older_than_the_attempt_does_not_stop_it() {
         assert_eq!(cause(Some(("0.1", false)), false), None);
         assert_eq!(cause(None, false), None);
+    }
+
+    #[test]
+    fn an_attempt_that_starts_during_a_stop_stops() {
+        let under_way = UnderWay::default();
+        let before = under_way.enter(&job("1.1"));
+        under_way.stop_all();
+        let after = under_way.enter(&job("1.2"));
+        assert_eq!(
+            [before.stop.cause(), after.stop.cause()],
+            [Some(Cause::Stopping); 2]
+        );
+        assert!(after.stop.token.is_cancelled());
     }
 
     #[test]

@@ -169,6 +169,12 @@ impl Worker {
                 }));
             }
         };
+        if stop.token.is_cancelled() {
+            // It was told to stop while it waited for a slot.
+            let error = AttemptError::Cancelled;
+            started.log.end(error.outcome(), None, None);
+            return Some(end_of_failure(&error, stop.cause(), Duration::ZERO, job));
+        }
         let handled = self.handle(service, &**handler, &started, stop).await;
         over();
         permit.settle();

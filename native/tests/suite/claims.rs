@@ -2,6 +2,7 @@
 
 use crate::common::gate::Gate;
 use crate::common::{GO_TESTS, Weir, Who};
+use serde_json::json;
 use weir::work::Role;
 
 /// Entries of claimed jobs in the default lane's part of the index, enough for slow claims.
@@ -102,5 +103,42 @@ async fn claims_keep_rivers_order_and_start_where_they_are_told() {
     assert_eq!(claim(2, "NULL").await, [job("one", 2, true, 100)]);
     assert_eq!(claim(2, "NULL").await, []);
     client.batch_execute("DELETE FROM river_job").await.unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn odd_rows_of_other_programs_do_not_stop_claims() {
+    let weir = Weir::new().await;
+    let gate = Gate::new();
+    gate.open();
+    let client = weir.client().await;
+    let odd = weir.insert_by_river(json!({}), "analysis_default").await;
+    let last = weir.insert_by_river(json!({}), "analysis_default").await;
+    client
+        .batch_execute(&format!(
+            "UPDATE river_job SET scheduled_at = '-infinity' WHERE id = {odd};
+             UPDATE river_job SET attempt = 32767, max_attempts = 32767 WHERE id = {last}"
+        ))
+        .await
+        .unwrap();
+    let working = gate.work(weir.another(&[]), Role::Both).await;
+    let who = Who::User(weir.user("free").await);
+    let job = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    assert_eq!(weir.finished(job, who).await["status"], "completed");
+    let states = "SELECT array_agg(state::text ORDER BY id) FROM river_job WHERE id = ANY ($1)";
+    weir.until("the odd one to end", async || {
+        let row = client
+            .query_one(states, &[&[odd, last].as_slice()])
+            .await
+            .unwrap();
+        (row.get::<_, Vec<String>>(0) == ["completed", "available"]).then_some(())
+    })
+    .await;
+    client
+        .execute("DELETE FROM river_job WHERE id = $1", &[&last])
+        .await
+        .unwrap();
+    working.stop().await;
+    weir.is_clean().await;
     weir.end().await;
 }

@@ -244,7 +244,9 @@ async fn a_role_without_rights_cannot_cancel_deliveries() {
         (state(id).await != "running").then_some(())
     })
     .await;
-    assert_eq!(state(id).await, "retryable");
+    // Available, if it is due within five seconds.
+    let state = state(id).await;
+    assert!(["available", "retryable"].contains(&&*state), "{state}");
     working.stop().await;
     stranger.leave(weir).await;
 }

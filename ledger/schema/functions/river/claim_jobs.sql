@@ -38,7 +38,8 @@ BEGIN
             -- The comparison of rows has the order of River's index. 1 is River's first priority.
             WHERE j.state = 'available' AND j.queue = q.queue AND j.scheduled_at <= now()
               AND (j.priority, j.scheduled_at, j.id) >= (1::smallint, coalesce(q.since, '-infinity'), 0::bigint)
-              AND j.kind = ANY (claim_jobs.kinds)
+              -- No later attempt has a number.
+              AND j.kind = ANY (claim_jobs.kinds) AND j.attempt < 32767
             ORDER BY j.priority, j.scheduled_at, j.id
             LIMIT q.most
             FOR UPDATE SKIP LOCKED
@@ -60,8 +61,10 @@ BEGIN
     RETURN QUERY
     SELECT j.id, j.attempt, j.max_attempts, claim_of(j.attempt, j.attempted_by), cardinality(j.attempted_by),
            coalesce(cardinality(j.errors), 0), j.errors[cardinality(j.errors)] ->> 'at', j.kind, j.queue, j.priority,
-           j.args::text, j.metadata ->> 'weir:request_id', j.metadata ->> 'weir:traceparent', j.created_at,
-           j.scheduled_at, j.attempted_at, coalesce(r.holder, s.holder), coalesce(r.user_id, s.user_id),
+           j.args::text, j.metadata ->> 'weir:request_id', j.metadata ->> 'weir:traceparent',
+           -- Other programs may write times that Rust cannot read, such as -infinity.
+           least(greatest(j.created_at, '0001-01-01Z'), '9999-01-01Z'),
+           least(greatest(j.scheduled_at, '0001-01-01Z'), '9999-01-01Z'), j.attempted_at, coalesce(r.holder, s.holder), coalesce(r.user_id, s.user_id),
            coalesce(r.event_type, s.event_type), r.job_id IS NOT NULL, coalesce(r.admitted_at IS NOT NULL, false)
     FROM unnest(claimed) WITH ORDINALITY AS c (id, n)
     CROSS JOIN LATERAL (SELECT * FROM river_job k WHERE k.id = c.id OFFSET 0) j
