@@ -1,4 +1,4 @@
-//! Claims: how attempts start.
+//! How attempts start, by a claim, and how they end without a settlement.
 
 use std::time::Duration;
 
@@ -165,7 +165,7 @@ pub async fn touch_queues(pool: &ConnectionPool, queues: &[String]) -> Result<()
         .map(drop)
 }
 
-/// How an attempt ends without a settlement of its own. River's fields change as its client changes them.
+/// An end that completes no reservation. It changes River's fields as River's client does.
 #[derive(Clone, Debug)]
 pub enum End {
     /// The attempt failed. The next one starts after the pause, if attempts are left.
@@ -182,16 +182,12 @@ pub enum End {
     Completed(Value),
 }
 
-/// Ends an attempt. Returns River's state of the job, or `None` if the attempt was already over.
+/// Ends an attempt. Returns whether it was still the job's current one.
 ///
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn end(
-    pool: &ConnectionPool,
-    claim: Claim<'_>,
-    end: &End,
-) -> Result<Option<String>, DatabaseError> {
+pub async fn end(pool: &ConnectionPool, claim: Claim<'_>, end: &End) -> Result<bool, DatabaseError> {
     let none = Value::Object(Map::new());
     let (state, error, pause, metadata) = match end {
         End::Failed(error, pause) => ("retryable", Some(error), *pause, none),
@@ -220,5 +216,5 @@ pub async fn end(
             ],
         )
         .await?;
-    Ok(rows.first().map(|row| row.get("state")))
+    Ok(!rows.is_empty())
 }

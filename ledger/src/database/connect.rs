@@ -174,9 +174,9 @@ impl Database {
         Ok(client)
     }
 
-    /// Prepares a session: the pinned settings, and the schemas of the tables.
-    pub(super) fn session_setup(&self) -> String {
-        format!("{}; {}", settings::pin(), self.setup(&[]))
+    /// Prepares a session: the pinned settings, the schemas of the tables, and these settings.
+    pub(super) fn session_setup(&self, settings: Settings<'_>) -> String {
+        format!("{}; {}", settings::pin(), self.setup(settings))
     }
 
     /// Prepares a session: the schemas of the tables, and these settings.
@@ -396,7 +396,7 @@ impl Database {
 
     fn pool_with(&self, size: usize, settings: Settings<'_>) -> ConnectionPool {
         let settings = [settings, &SERVER_TIMEOUTS].concat();
-        let setup = format!("{}; {}", settings::pin(), self.setup(&settings));
+        let setup = self.session_setup(&settings);
         let patience = CONNECT_TIMEOUT.max(self.connect_timeout());
         ConnectionPool::new(self.config.clone(), self.tls.clone(), &setup, size, patience)
     }

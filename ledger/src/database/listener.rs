@@ -52,7 +52,7 @@ impl Database {
             }
         });
         let listening = async {
-            client.batch_execute(&self.session_setup()).await?;
+            client.batch_execute(&self.session_setup(&[])).await?;
             for topic in topics {
                 let channel = client
                     .query_one("SELECT quote_ident(river_channel($1))", &[topic])

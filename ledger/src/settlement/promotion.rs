@@ -7,9 +7,9 @@ use postgres_types::ToSql;
 use uuid::Uuid;
 
 use super::statements::SettlementStatements;
-use super::transaction::{AfterCommit, MAX_PROMOTED};
+use super::transaction::{MAX_PROMOTED, notify_promoted};
 use crate::database::session::{Connection, Session, with_deadline};
-use crate::database::{Database, DatabaseError, Failure, Phase};
+use crate::database::{Database, DatabaseError, Failure, Notifier, Phase};
 use crate::hold_off::HoldOff;
 use crate::meter::Meter;
 use crate::pass::{Pass, Slice};
@@ -43,17 +43,17 @@ const MAX_DUE: usize = 500;
 /// Gives free slots to parked jobs, one slice of holders at a time.
 pub struct Promoter {
     session: Session<SettlementStatements>,
-    after_commit: AfterCommit,
+    notifier: Notifier,
     pass: Pass<Key>,
     /// Holders to avoid for now.
     hold_off: HoldOff<Key>,
 }
 
 impl Promoter {
-    pub(super) fn new(database: &Database, after_commit: AfterCommit) -> Self {
+    pub(super) fn new(database: &Database) -> Self {
         Self {
             session: Session::new(database.clone(), LOCK_TIMEOUT),
-            after_commit,
+            notifier: database.notifier(),
             pass: Pass::new(REST),
             hold_off: HoldOff::new(HOLD_OFF_TIME),
         }
@@ -141,7 +141,7 @@ impl Promoter {
                 continue;
             }
             let done = match self.session.connection().await {
-                Ok(connection) => with_deadline(run_round(connection, &part, due, &self.after_commit)).await,
+                Ok(connection) => with_deadline(run_round(connection, &part, due, &self.notifier)).await,
                 Err(failure) => Err(failure),
             };
             let failure = match done {
@@ -216,7 +216,7 @@ async fn run_round(
     connection: &Connection<SettlementStatements>,
     holders: &[Key],
     due: &[(Key, i64)],
-    after_commit: &AfterCommit,
+    notifier: &Notifier,
 ) -> Result<Round, Failure> {
     let Connection {
         client, statements, ..
@@ -247,7 +247,7 @@ async fn run_round(
         connection.commit(),
     )
     .map_err(|error| Failure::of(error, Phase::Committing))?;
-    let jobs = after_commit.receive(&rows);
+    let jobs = notify_promoted(notifier, &rows);
     Ok(Round { jobs, handled })
 }
 

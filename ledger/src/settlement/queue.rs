@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::ended::{Ended, SettleError, Settled};
 use super::promotion::Promoter;
-use super::transaction::{AfterCommit, Settle};
+use super::transaction::Settle;
 use crate::committer::{Committer, Rejection};
 use crate::database::{Database, DatabaseError};
 
@@ -21,31 +21,26 @@ pub struct Settler {
     first: Committer<Settle>,
     second: Committer<Settle>,
     database: Database,
-    after_commit: AfterCommit,
 }
 
 impl Settler {
     /// Starts the tasks that settle. They end when the last clone is dropped and all waiting attempts are settled.
     #[must_use]
     pub fn start(database: &Database) -> Self {
-        let after_commit = AfterCommit {
-            notifier: database.notifier(),
-        };
         let settle = Arc::new(Settle {
-            after_commit: after_commit.clone(),
+            notifier: database.notifier(),
         });
         Self {
             first: Committer::start(database, Arc::clone(&settle)),
             second: Committer::start(database, settle),
             database: database.clone(),
-            after_commit,
         }
     }
 
     /// Promotes parked jobs although none of their holder's jobs ended.
     #[must_use]
     pub fn promoter(&self) -> Promoter {
-        Promoter::new(&self.database, self.after_commit.clone())
+        Promoter::new(&self.database)
     }
 
     fn committer(&self) -> &Committer<Settle> {

@@ -48,12 +48,6 @@ impl<'a> AttemptRow<'a> {
 
 /// Settles groups of ended attempts.
 pub(super) struct Settle {
-    pub(super) after_commit: AfterCommit,
-}
-
-/// Receives the promotions of committed transactions.
-#[derive(Clone)]
-pub(super) struct AfterCommit {
     pub(super) notifier: Notifier,
 }
 
@@ -110,7 +104,7 @@ impl Transact for Settle {
         )
         .map_err(|error| Failure::of(error, Phase::Committing))?;
         let settled = settled(group, locking, &rows)?;
-        self.after_commit.receive(&rows);
+        notify_promoted(&self.notifier, &rows);
         metrics::histogram!("weir_settlement_duration_seconds").record(started.elapsed().as_secs_f64());
         Ok(settled)
     }
@@ -248,19 +242,16 @@ fn not_locked(group: &[&Ended], locking: &Locking, locked: &HashMap<i64, Uuid>) 
     }
 }
 
-impl AfterCommit {
-    /// Notifies the workers of promoted jobs. Returns the number of these jobs.
-    pub(super) fn receive(&self, rows: &[Row]) -> usize {
-        let promoted = || {
-            rows.iter()
-                .filter(|row| row.get::<_, &str>("outcome") == "promoted")
-        };
-        let queues = promoted().map(|row| row.get("queue"));
-        self.notifier.notify(queues.collect());
-        let count = promoted().count();
-        metrics::counter!("weir_promotions_total").increment(count as u64);
-        count
-    }
+/// Notifies the workers of the jobs that a committed transaction has promoted. Returns the number of these jobs.
+pub(super) fn notify_promoted(notifier: &Notifier, rows: &[Row]) -> usize {
+    let promoted = || {
+        rows.iter()
+            .filter(|row| row.get::<_, &str>("outcome") == "promoted")
+    };
+    notifier.notify(promoted().map(|row| row.get("queue")).collect());
+    let count = promoted().count();
+    metrics::counter!("weir_promotions_total").increment(count as u64);
+    count
 }
 
 /// Logs and counts an ended reservation.

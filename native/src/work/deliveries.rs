@@ -19,7 +19,7 @@ use weir_ledger::database::{ConnectionPool, DatabaseError};
 use super::attempt_error::storable;
 use super::internal::{Internal, not_started};
 use super::lanes::Lanes;
-use super::under_way::{Cause, Stop};
+use super::under_way::Stop;
 use crate::config::retry::MAX_AFTER;
 use crate::context::Context;
 use crate::outbound::{self, Reach, Secret};
@@ -102,18 +102,15 @@ impl Deliverer {
             Ok(end) => return end,
             Err(error) => error,
         };
-        match stop.cause() {
-            Some(Cause::Cancelled) => End::Cancelled("JobCancelError: job cancelled remotely".to_owned()),
-            Some(Cause::Stopping) if matches!(error, DeliveryError::Stopped) => End::Interrupted,
-            _ => {
+        stop.end(matches!(error, DeliveryError::Stopped))
+            .unwrap_or_else(|| {
                 let left = usize::try_from(job.max_attempts - job.attempt).unwrap_or(0);
                 let after = match &error {
                     DeliveryError::Refused { after, .. } => *after,
                     _ => None,
                 };
                 End::Failed(error.to_string(), pause(left, after, rand::random()))
-            }
-        }
+            })
     }
 
     async fn deliver(&self, job: &ClaimedJob, stop: &Stop) -> Result<End, DeliveryError> {

@@ -36,15 +36,15 @@ const FENCED_STATUS: i32 = 70;
 
 /// The time without heartbeats after which other processes take over this one's jobs. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Lease {
+struct Lease {
     /// When the last accepted heartbeat was sent.
     last: Arc<Mutex<Instant>>,
 }
 
 impl Lease {
-    pub(super) fn new() -> Self {
+    fn new(sent: Instant) -> Self {
         Self {
-            last: Arc::new(Mutex::new(Instant::now())),
+            last: Arc::new(Mutex::new(sent)),
         }
     }
 
@@ -80,7 +80,6 @@ pub(super) async fn start(
     context: &Context,
     client_id: String,
     pools: Value,
-    lease: Lease,
     stopped: CancellationToken,
 ) -> Result<JoinHandle<()>, DatabaseError> {
     let mut heart = Heart {
@@ -91,7 +90,7 @@ pub(super) async fn start(
     let sent = Instant::now();
     let id = heart.client_id.clone();
     let timeline = processes::register(heart.client().await?, &id, &pools).await?;
-    lease.renew(sent);
+    let lease = Lease::new(sent);
     tokio::spawn(fence(lease.clone(), stopped.clone()));
     Ok(tokio::spawn(async move {
         loop {

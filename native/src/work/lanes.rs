@@ -77,8 +77,7 @@ impl Planned {
         self.scope != Scope::All
     }
 
-    /// Whether it has a statement of its own. A slow claim neither delays other queues nor counts as theirs, and a job that
-    /// PostgreSQL refuses stops only its own queue.
+    /// Whether it needs a separate statement. If a claim is slow or fails, that must not delay the other queues.
     pub(super) fn is_alone(&self) -> bool {
         self.is_slow() || self.has_failed
     }

@@ -43,7 +43,6 @@ use crate::context::Context;
 use weir_ledger::attempts::touch_queues;
 use weir_ledger::database::DatabaseError;
 
-use heartbeat::Lease;
 use lanes::Lanes;
 use under_way::UnderWay;
 use worker::Worker;
@@ -238,8 +237,7 @@ async fn work(
     let lanes = Lanes::new(services, context.settings.lend_idle_workers);
     let pool = context.database.pool(10.min(slots as usize + 4));
     touch_queues(&pool, &lanes.names()).await?;
-    let lease = Lease::new();
-    let heart = heartbeat::start(context, id.to_owned(), pools.into(), lease, stopped.clone());
+    let heart = heartbeat::start(context, id.to_owned(), pools.into(), stopped.clone());
     tasks.push(heart.await?);
     let listener = notifications::listen(context).await?;
     let worker = Arc::new(Worker::new(context, id.to_owned(), lanes, pool));

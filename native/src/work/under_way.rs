@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
-use weir_ledger::attempts::{self, ClaimedJob, MAX_REFRESHED};
+use weir_ledger::attempts::{self, ClaimedJob, End, MAX_REFRESHED};
 use weir_ledger::control::DELIVERY_KIND;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::processes::DEAD_AFTER;
@@ -37,7 +37,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why an attempt has to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+enum Cause {
     /// The job's cancellation was requested.
     Cancelled,
     /// Another attempt has the job, or the job is gone.
@@ -59,8 +59,20 @@ impl Stop {
         self.token.cancel();
     }
 
-    pub(super) fn cause(&self) -> Option<Cause> {
+    fn cause(&self) -> Option<Cause> {
         *self.cause.lock()
+    }
+
+    /// How a stopped attempt ends that did not succeed, as River's client ends it. `None` for one that ends by its own
+    /// result. `is_cut_off`: it has no result, because it was stopped.
+    pub(super) fn end(&self, is_cut_off: bool) -> Option<End> {
+        match self.cause()? {
+            Cause::Cancelled => Some(End::Cancelled(
+                "JobCancelError: job cancelled remotely".to_owned(),
+            )),
+            Cause::Stopping if is_cut_off => Some(End::Interrupted),
+            Cause::Stopping | Cause::TakenOver => None,
+        }
     }
 }
 

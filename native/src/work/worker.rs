@@ -37,7 +37,7 @@ use super::lanes::{Lanes, Permit};
 use super::local_limiter::{Held, LocalLimiter};
 use super::progress;
 use super::retry;
-use super::under_way::{Cause, Stop, UnderWay};
+use super::under_way::{Stop, UnderWay};
 use crate::config::fairness::{Fairness, FairnessScope};
 use crate::config::service::Service;
 use crate::context::Context;
@@ -50,8 +50,7 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(500);
 /// A handler that does not stop at its time limit is aborted this long after it.
 const BACKSTOP: Duration = Duration::from_secs(30);
 
-/// An attempt that is still running this long after it was told to stop is aborted. Longer than the time that programs
-/// get to stop.
+/// An attempt that still runs this long after its stop is aborted. Programs get less time than that to stop.
 const STOP_GRACE: Duration = Duration::from_secs(15);
 
 /// The time during which no attempt retries a lock that another transaction holds. Then one attempt asks.
@@ -126,7 +125,7 @@ impl Worker {
         let end = tokio::select! {
             biased;
             end = self.attempt(&job, &stop, &over, &mut permit) => end,
-            () = aborted => Some(end_of_failure(&AttemptError::NotStopped, stop.cause(), Duration::ZERO, &job)),
+            () = aborted => Some(end_of_failure(&AttemptError::NotStopped, &stop, Duration::ZERO, &job)),
         };
         over();
         if let Some(end) = end {
@@ -154,26 +153,18 @@ impl Worker {
                 fenced_out(job);
                 return None;
             }
-            Err(error) => {
-                return Some(not_started(job.id, error).unwrap_or_else(|error| {
-                    end_of_failure(&error.into(), stop.cause(), self.pause(service, job, None), job)
-                }));
-            }
+            Err(error) => return Some(self.end_of_start(service, job, stop, error)),
         };
         let handler = self.context.handlers.get(&job.kind)?;
         let started = match self.start(job).await {
             Ok(started) => started,
-            Err(error) => {
-                return Some(not_started(job.id, error).unwrap_or_else(|error| {
-                    end_of_failure(&error.into(), stop.cause(), self.pause(service, job, None), job)
-                }));
-            }
+            Err(error) => return Some(self.end_of_start(service, job, stop, error)),
         };
         if stop.token.is_cancelled() {
-            // It was told to stop while it waited for a slot.
+            // A stop came while it waited for a slot.
             let error = AttemptError::Cancelled;
             started.log.end(error.outcome(), None, None);
-            return Some(end_of_failure(&error, stop.cause(), Duration::ZERO, job));
+            return Some(end_of_failure(&error, stop, Duration::ZERO, job));
         }
         let handled = self.handle(service, &**handler, &started, stop).await;
         over();
@@ -187,7 +178,7 @@ impl Worker {
             }
             Done::Failed(error) => {
                 let pause = self.pause(service, job, error.asked_for());
-                let end = end_of_failure(&error, stop.cause(), pause, job);
+                let end = end_of_failure(&error, stop, pause, job);
                 let (outcome, reason) = match self.write(job, &end).await {
                     true => (error.outcome(), error.to_string()),
                     false => ("fenced_out", String::new()),
@@ -196,6 +187,12 @@ impl Worker {
             }
         }
         None
+    }
+
+    /// The end of an attempt that the database keeps from starting.
+    fn end_of_start(&self, service: &Service, job: &ClaimedJob, stop: &Stop, error: DatabaseError) -> End {
+        not_started(job.id, error)
+            .unwrap_or_else(|error| end_of_failure(&error.into(), stop, self.pause(service, job, None), job))
     }
 
     fn pause(&self, service: &Service, job: &ClaimedJob, asked_for: Option<Duration>) -> Duration {
@@ -208,8 +205,8 @@ impl Worker {
     async fn write(&self, job: &ClaimedJob, end: &End) -> bool {
         loop {
             match attempts::end(&self.pool, job.claim(), end).await {
-                Ok(Some(_)) => break,
-                Ok(None) => {
+                Ok(true) => break,
+                Ok(false) => {
                     fenced_out(job);
                     return false;
                 }
@@ -244,22 +241,16 @@ fn fenced_out(job: &ClaimedJob) {
 }
 
 /// How a failed attempt ends. River's fields are those that River's client writes.
-pub(super) fn end_of_failure(
-    error: &AttemptError,
-    cause: Option<Cause>,
-    pause: Duration,
-    job: &ClaimedJob,
-) -> End {
-    match (cause, error) {
-        (Some(Cause::Cancelled), _) => End::Cancelled("JobCancelError: job cancelled remotely".to_owned()),
-        (Some(Cause::Stopping), AttemptError::Cancelled | AttemptError::NotStopped) => End::Interrupted,
+fn end_of_failure(error: &AttemptError, stop: &Stop, pause: Duration, job: &ClaimedJob) -> End {
+    let is_cut_off = matches!(error, AttemptError::Cancelled | AttemptError::NotStopped);
+    stop.end(is_cut_off).unwrap_or_else(|| match error {
         // River's own text gives no reason.
-        (_, AttemptError::Permanent(reason)) => End::Discarded(
+        AttemptError::Permanent(reason) => End::Discarded(
             "job discarded by worker".to_owned(),
             json!({ REASON: reason, REASON_ATTEMPT: job.attempt }),
         ),
         _ => End::Failed(error.to_string(), pause),
-    }
+    })
 }
 
 /// The decision on an attempt that arrived without a slot.

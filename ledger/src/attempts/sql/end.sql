@@ -6,13 +6,14 @@
 -- cancelled or discarded, $5 error or null, $6 seconds until the next attempt, $7 metadata to add.
 -- Returns no row when the attempt is over. A look-up by key.
 WITH attempt AS MATERIALIZED (
-    SELECT j.id, j.queue,
+    SELECT j.id,
            CASE WHEN $4::text IN ('completed', 'cancelled', 'discarded') THEN $4
-                WHEN $4 = 'retryable' AND j.attempt >= j.max_attempts AND NOT j.metadata ? 'cancel_attempted_at' THEN 'discarded'
+                WHEN $4 = 'retryable' THEN state_after_failure(j.metadata, j.attempt, j.max_attempts,
+                    CASE WHEN $6::float8 <= 5 AND NOT EXISTS (
+                             SELECT FROM quota_reservations r WHERE r.job_id = j.id AND r.admitted_at IS NOT NULL)
+                         THEN 'available' ELSE 'retryable' END)
                 WHEN j.metadata ? 'cancel_attempted_at' THEN 'cancelled'
-                WHEN $6::float8 <= 5 AND NOT ($4 = 'retryable' AND EXISTS (
-                    SELECT FROM quota_reservations r WHERE r.job_id = j.id AND r.admitted_at IS NOT NULL)) THEN 'available'
-                WHEN $4 = 'retryable' THEN 'retryable'
+                WHEN $6 <= 5 THEN 'available'
                 ELSE 'scheduled' END AS state
     FROM river_job j
     WHERE j.id = $1 AND claim_of(j.attempt, j.attempted_by) = $2 AND j.created_at = $3
