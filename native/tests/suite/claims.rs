@@ -134,6 +134,13 @@ async fn odd_rows_of_other_programs_do_not_stop_claims() {
         (row.get::<_, Vec<String>>(0) == ["completed", "available"]).then_some(())
     })
     .await;
+    let attempts = "SELECT attempt::int, coalesce(cardinality(errors), 0) FROM river_job WHERE id = $1";
+    let row = client.query_one(attempts, &[&odd]).await.unwrap();
+    assert_eq!(
+        (row.get::<_, i32>(0), row.get::<_, i32>(1)),
+        (1, 0),
+        "its claim is not lost"
+    );
     client
         .execute("DELETE FROM river_job WHERE id = $1", &[&last])
         .await
