@@ -1,4 +1,4 @@
-import { readFile, writeFile } from "node:fs/promises";
+import { readFile, rename, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { makeStateFolder, root, state } from "./paths.ts";
 import { attempt } from "./process.ts";
@@ -12,7 +12,10 @@ export async function servicesWithDemo(folder = state, file = shipped): Promise<
   makeStateFolder();
   const path = join(folder, "services.toml");
   // The user's file may already have a service of this name.
-  await writeFile(path, /^name = "demo"$/m.test(own) ? own : own + demo);
+  // Renamed when it is complete, because another process may be reading it.
+  const part = `${path}.${process.pid}`;
+  await writeFile(part, /^name = "demo"$/m.test(own) ? own : own + demo);
+  await rename(part, path);
   return path;
 }
 
