@@ -9,6 +9,7 @@ CREATE TABLE plan_changes (
     subscription text,
     recorded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     anchor timestamptz,
+    due_at timestamptz,
     PRIMARY KEY (event_id),
     CONSTRAINT plan_changes_anchor_exists CHECK (isfinite(anchor)),
     CONSTRAINT plan_changes_check CHECK (applied = (reason IS NULL)),
@@ -39,5 +40,7 @@ COMMENT ON COLUMN plan_changes.recorded_at IS
     'When the change was written.';
 COMMENT ON COLUMN plan_changes.anchor IS
     'The anchor of the billing periods that the event asked for, if it named a paid period.';
+COMMENT ON COLUMN plan_changes.due_at IS
+    'When a change at the end of a period takes effect.';
 
 CREATE INDEX plan_changes_of_user ON plan_changes (user_id, occurred_at DESC);

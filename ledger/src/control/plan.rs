@@ -162,6 +162,7 @@ pub async fn set_plan(
                 &change.occurred_at,
                 &change.subscription,
                 &anchor,
+                &(change.effective == Effective::PeriodEnd),
             ],
         )
         .await?;
@@ -173,7 +174,7 @@ pub async fn set_plan(
     transaction
         .execute(
             "INSERT INTO plan_changes (event_id, user_id, plan, occurred_at, effective, applied, reason, subscription, \
-             anchor) VALUES ($1, $2, $3, $4, $5, $6::text IS NULL, $6, $7, $8)",
+             anchor, due_at) VALUES ($1, $2, $3, $4, $5, $6::text IS NULL, $6, $7, $8, $9)",
             &[
                 &change.event_id,
                 &user.id,
@@ -183,12 +184,13 @@ pub async fn set_plan(
                 &not_applied.map(NotApplied::as_str),
                 &change.subscription,
                 &anchor,
+                &effect.get::<_, Option<Timestamp>>("due_at"),
             ],
         )
         .await?;
     if not_applied.is_none() {
         let anchor: Option<Timestamp> = effect.get("new_anchor");
-        apply(&transaction, user.id, &effect, change.effective).await?;
+        apply(&transaction, user.id, &effect).await?;
         let log = Change {
             actor,
             action: "plan.set",
@@ -242,13 +244,7 @@ fn check(change: &PlanChange<'_>) -> Result<(), ControlError> {
 }
 
 /// Writes the plan, the next one, and the anchor of the billing periods if it changes.
-async fn apply(
-    transaction: &Transaction<'_>,
-    user: Uuid,
-    effect: &Row,
-    effective: Effective,
-) -> Result<(), tokio_postgres::Error> {
-    let at_end = effective == Effective::PeriodEnd;
+async fn apply(transaction: &Transaction<'_>, user: Uuid, effect: &Row) -> Result<(), tokio_postgres::Error> {
     let anchor: Option<Timestamp> = effect.get("new_anchor");
     if anchor.is_some() {
         // Submissions read the anchor under this lock.
@@ -262,7 +258,6 @@ async fn apply(
             &[
                 &user,
                 &effect.get::<_, Uuid>("plan_id"),
-                &at_end,
                 &anchor,
                 &effect.get::<_, Option<Uuid>>("next_plan_id"),
                 &effect.get::<_, Option<Timestamp>>("next_at"),

@@ -469,6 +469,91 @@ async fn a_scheduled_change_keeps_its_time_when_its_subscription_returns() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_ended_subscription_is_not_the_scheduled_plan_of_another() {
+    let weir = Weir::new().await;
+    let backend = Backend::new(&weir).await;
+    let user = weir.user("free").await;
+    let event = |plan: &str, subscription: &str, at: Timestamp| json!({ "plan": plan, "subscription": subscription, "occurred_at": at });
+    let paid = |plan: &str, subscription: &str, at: Timestamp| {
+        let mut members = event(plan, subscription, at);
+        members["period_start"] = json!(at);
+        members
+    };
+    let at_end = |plan: &str, subscription: &str, at: Timestamp| {
+        let mut members = event(plan, subscription, at);
+        members["effective"] = json!("period_end");
+        members
+    };
+    // The first one ends before the second.
+    backend.applied(user, paid("pro", "sub_a", day(20))).await;
+    backend.applied(user, paid("enterprise", "sub_b", day(6))).await;
+    let answer = backend.event(user, at_end("free", "sub_a", day(5))).await.body;
+    assert_eq!(answer["reason"], "superseded", "{answer}");
+    let answer = backend.event(user, at_end("free", "sub_b", day(4))).await.body;
+    let usage = weir.get("/api/usage", Who::User(user)).await.body;
+    assert_eq!(usage["period"]["start"], json!(day(6)), "{usage}");
+    let next = json!({ "plan": "free", "at": usage["period"]["end"] });
+    assert_eq!(
+        (&answer["plan"], &answer["next_plan"]),
+        (&json!("enterprise"), &next),
+        "{answer}"
+    );
+    // The first one ends after the second.
+    let user = weir.user("free").await;
+    let mut first = paid("pro", "sub_a", day(12));
+    first["period_start"] = json!(day(5));
+    backend.applied(user, first).await;
+    backend.applied(user, paid("enterprise", "sub_b", day(10))).await;
+    backend.event(user, at_end("free", "sub_a", day(4))).await;
+    backend.applied(user, at_end("free", "sub_b", day(3))).await;
+    let (client, writer) = (weir.client().await, weir.writer_session().await);
+    let mut plans = Vec::new();
+    for _ in 0..3 {
+        let status = control::plan_status(&client, user).await.unwrap();
+        plans.push((status.plan, status.next));
+        let until_the_next = format!(
+            "UPDATE plan_changes c SET due_at = c.due_at - (s.next_plan_at - now())
+             FROM user_subscriptions s WHERE s.user_id = c.user_id AND c.user_id = '{user}' AND s.next_plan_at > now();
+             UPDATE user_subscriptions SET next_plan_at = now() WHERE user_id = '{user}' AND next_plan_at > now()"
+        );
+        client.batch_execute(&until_the_next).await.unwrap();
+        control::apply_scheduled(&writer).await.unwrap();
+    }
+    let expected = [("enterprise", Some("pro")), ("pro", Some("free")), ("free", None)];
+    assert_eq!(
+        plans,
+        expected.map(|(now, next)| (now.to_owned(), next.map(str::to_owned)))
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduled_change_keeps_its_time_when_the_periods_move() {
+    let weir = Weir::new().await;
+    let backend = Backend::new(&weir).await;
+    let user = weir.user("free").await;
+    let event = |plan: &str, subscription: &str, at: Timestamp| json!({ "plan": plan, "subscription": subscription, "occurred_at": at });
+    backend.applied(user, event("pro", "sub_a", day(9))).await;
+    let mut at_end = event("free", "sub_a", day(8));
+    at_end["effective"] = json!("period_end");
+    let answer = backend.event(user, at_end).await.body;
+    let scheduled = answer["next_plan"].clone();
+    assert_eq!(scheduled["plan"], "free", "{answer}");
+    let mut second = event("enterprise", "sub_b", day(7));
+    // The months start on another day than the scheduled change.
+    let is_first = day(6).to_string()[8..10] == *"01";
+    second["period_start"] = json!(day(if is_first { 5 } else { 6 }));
+    backend.applied(user, second).await;
+    let answer = backend.event(user, event("free", "sub_b", day(1))).await.body;
+    assert_eq!(
+        (&answer["plan"], &answer["next_plan"]),
+        (&json!("pro"), &scheduled),
+        "{answer}"
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_superseded_subscription_is_not_applied() {
     let weir = Weir::new().await;
     let backend = Backend::new(&weir).await;

@@ -1,4 +1,4 @@
--- Writes due changes of plan, at most a thousand. One index range that is mostly empty.
+-- Writes due changes of plan, at most a thousand, and schedules the ones after them. One index range that is mostly empty.
 WITH due AS (
     SELECT s.id, s.user_id, p.tier AS before, n.tier AS after, s.next_plan_at
     FROM user_subscriptions s
@@ -10,8 +10,10 @@ WITH due AS (
     FOR NO KEY UPDATE OF s SKIP LOCKED
 ), done AS (
     UPDATE user_subscriptions s
-    SET plan_id = s.next_plan_id, next_plan_id = NULL, next_plan_at = NULL
+    SET plan_id = s.next_plan_id, next_plan_id = n.id, next_plan_at = CASE WHEN n.id IS NOT NULL THEN e.next_at END
     FROM due d
+    CROSS JOIN LATERAL plan_change_effect(d.user_id, NULL, NULL, NULL, NULL, NULL) e
+    LEFT JOIN subscription_plans n ON n.tier = e.next_plan AND n.tier <> d.after
     WHERE s.id = d.id
 )
 INSERT INTO admin_log (actor, action, holder, before, after)

@@ -20,7 +20,7 @@ WITH wanted AS MATERIALIZED (
     SELECT w.*, e.refusal, p.id AS new_plan_id, p.tier AS new_tier, e.anchor AS new_anchor,
            n.id AS next_plan_id, CASE WHEN n.id IS NOT NULL THEN e.next_at END AS next_plan_at
     FROM wanted w
-    CROSS JOIN LATERAL plan_change_effect(w.holder, w.tier, w.occurred_at, w.subscription, w.anchor) e
+    CROSS JOIN LATERAL plan_change_effect(w.holder, w.tier, w.occurred_at, w.subscription, w.anchor, NULL) e
     JOIN subscription_plans p ON p.tier = e.plan
     LEFT JOIN subscription_plans n ON n.tier = e.next_plan
 ), noted AS (

@@ -1,0 +1,26 @@
+-- A scheduled change of plan keeps its time: the end of the period that its subscription had when it was received.
+ALTER TABLE plan_changes ADD COLUMN due_at timestamptz;
+COMMENT ON COLUMN plan_changes.due_at IS
+    'When a change at the end of a period takes effect.';
+-- The arithmetic of billing_period(). An upgrade calls no functions of Weir.
+UPDATE plan_changes c
+SET due_at = (k.a + make_interval(months => k.n + 1 - (k.a + make_interval(months => k.n) > k.t)::int)) AT TIME ZONE 'UTC'
+FROM (
+    SELECT u.event_id, u.a, u.t,
+           (12 * (date_part('year', u.t) - date_part('year', u.a)) + date_part('month', u.t) - date_part('month', u.a))::int AS n
+    FROM (
+        SELECT s.event_id, s.recorded_at AT TIME ZONE 'UTC' AS t,
+               coalesce((SELECT a.anchor FROM plan_changes a
+                         WHERE a.user_id = s.user_id AND a.subscription = s.subscription AND a.anchor IS NOT NULL
+                           AND a.occurred_at <= s.occurred_at
+                         ORDER BY a.occurred_at DESC LIMIT 1),
+                        (SELECT p.current_period_start FROM user_subscriptions p
+                         WHERE p.user_id = s.user_id AND p.status = 'active'),
+                        '2000-01-01 00:00:00+00') AT TIME ZONE 'UTC' AS a
+        FROM plan_changes s
+        WHERE s.effective = 'period_end'
+    ) u
+) k
+WHERE k.event_id = c.event_id;
+
+DROP FUNCTION IF EXISTS plan_change_effect(uuid, text, timestamptz, text, timestamptz);
