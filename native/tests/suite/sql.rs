@@ -1338,6 +1338,49 @@ async fn reusing_a_key_for_another_meter_does_not_abort() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_folded_key_is_not_reused_for_another_meter_at_once() {
+    let weir = Weir::new().await;
+    let user = weir.user("pro").await.to_string();
+    let submit = "SELECT outcome, job_id FROM weir_submit($1, $2, $3, 1, jsonb_build_object('idempotency_key', $4::text))";
+    let args = json!({ "owner": "o", "repo": "r", "commit_sha": "c", "files": [{ "path": "a_test.go", "content": "" }] });
+    let (mut first, second) = (weir.client().await, weir.client().await);
+    let fold = "UPDATE weir_services SET unique_by = '{owner}' WHERE name = 'analysis'";
+    first.execute(fold, &[]).await.unwrap();
+    let analysis = first
+        .query_one(submit, &[&user, &"analysis", &args, &"first"])
+        .await
+        .unwrap();
+    let specview = json!({ "analysis_id": analysis.get::<_, i64>("job_id") });
+    let requests = [("analysis", &args), ("specview", &specview)];
+    for (key, [before, after], expected) in [
+        ("a", requests, "folded"),
+        ("b", [requests[1], requests[0]], "admitted"),
+    ] {
+        let transaction = first.transaction().await.unwrap();
+        let row = transaction
+            .query_one(submit, &[&user, &before.0, before.1, &key])
+            .await
+            .unwrap();
+        assert_eq!(row.get::<_, &str>("outcome"), expected);
+        let beside = async {
+            second
+                .query_one(submit, &[&user, &after.0, after.1, &key])
+                .await
+                .unwrap()
+        };
+        let committed = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            transaction.commit().await.unwrap();
+        };
+        let (row, ()) = tokio::join!(beside, committed);
+        assert_eq!(row.get::<_, &str>("outcome"), "key_reused", "{key}");
+    }
+    assert_eq!(row_count(&second, "river_job").await, 2);
+    assert_eq!(row_count(&second, "submissions").await, 2);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_without_a_holder_is_outstanding_until_it_ends() {
     let weir = Weir::new().await;
     let client = weir.client().await;

@@ -45,10 +45,12 @@ DECLARE
     draw bigint;
     twin int;
     has_keys boolean := false;
-    has_folds boolean := false;
+    n_folds int := 0;
     has_draws boolean := false;
     accepted int := 0;
     written int;
+    momentary bigint[];
+    is_late boolean;
     -- The account's new jobs so far.
     n_slots int;
     n_parked int;
@@ -201,7 +203,7 @@ BEGIN
             outcome := 'folded';
             job_id := s.live_job;
             folds[member] := job_id;
-            has_folds := has_folds OR s.idempotency_key IS NOT NULL;
+            n_folds := n_folds + (s.idempotency_key IS NOT NULL)::int;
         ELSIF reserved > 0 AND reserved > a.room - added THEN
             outcome := 'over_quota';
             IF all_or_none THEN
@@ -288,18 +290,7 @@ BEGIN
         END IF;
     END LOOP;
     CLOSE accounts;
-    IF has_folds AND locking <> 'none' THEN
-        INSERT INTO folded_submissions AS f (holder, idempotency_key, request_hash, job_id)
-        SELECT u.holder, u.idempotency_key, u.request_hash, u.id
-        FROM unnest(submissions, folds)
-            AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
-                  idempotency_key, request_hash, unique_key, id)
-        WHERE u.id IS NOT NULL AND u.idempotency_key IS NOT NULL
-        ON CONFLICT (holder, idempotency_key) DO UPDATE
-        SET request_hash = excluded.request_hash, job_id = excluded.job_id, created_at = excluded.created_at
-        WHERE f.created_at <= now() - key_lifetime();
-    END IF;
-    IF accepted = 0 OR locking = 'none' THEN
+    IF accepted = 0 AND n_folds = 0 OR locking = 'none' THEN
         RETURN;
     END IF;
 
@@ -309,24 +300,58 @@ BEGIN
         FROM unnest(submissions) u
         WHERE o.holder = u.holder AND o.idempotency_key = u.idempotency_key AND o.created_at <= now() - key_lifetime();
     END IF;
-    INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount, idempotency_key, request_hash)
-    SELECT u.id, u.holder, u.user_id, u.meter, u.reserved, u.idempotency_key, u.request_hash
-    FROM unnest(submissions, ids, amounts)
-        AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
-              idempotency_key, request_hash, unique_key, id, reserved)
-    WHERE u.id IS NOT NULL
-    ON CONFLICT (holder, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING;
-    GET DIAGNOSTICS written = ROW_COUNT;
-    IF written < accepted THEN
-        -- The other transaction held the lock of another of the holder's meters, so it ran at the same time. A single
-        -- submission has written nothing.
+    -- A folded submission with a key has a row for a moment. Another transaction with the key waits for the end of this one.
+    WITH new_rows AS (
+        INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount, idempotency_key, request_hash)
+        SELECT coalesce(u.id, nextval('river_job_id_seq')), u.holder, u.user_id, u.meter, coalesce(u.reserved, 0),
+               u.idempotency_key, u.request_hash
+        FROM unnest(submissions, ids, amounts, folds)
+            AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
+                  idempotency_key, request_hash, unique_key, id, reserved, fold)
+        WHERE u.id IS NOT NULL OR u.fold IS NOT NULL AND u.idempotency_key IS NOT NULL
+        ON CONFLICT (holder, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+        RETURNING job_id
+    )
+    SELECT count(*), array_agg(w.job_id) FILTER (WHERE n_folds > 0 AND w.job_id <> ALL (array_remove(ids, NULL)))
+    INTO written, momentary
+    FROM new_rows w;
+    is_late := written < accepted + n_folds;
+    IF n_folds > 0 AND NOT is_late THEN
+        DELETE FROM submissions o WHERE o.job_id = ANY (momentary);
+        INSERT INTO folded_submissions AS f (holder, idempotency_key, request_hash, job_id)
+        SELECT u.holder, u.idempotency_key, u.request_hash, u.fold
+        FROM unnest(submissions, folds)
+            AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
+                  idempotency_key, request_hash, unique_key, fold)
+        WHERE u.fold IS NOT NULL AND u.idempotency_key IS NOT NULL
+        ON CONFLICT (holder, idempotency_key) DO UPDATE
+        SET request_hash = excluded.request_hash, job_id = excluded.job_id, created_at = excluded.created_at
+        WHERE f.created_at <= now() - key_lifetime();
+        GET DIAGNOSTICS written = ROW_COUNT;
+        is_late := written < n_folds;
+    END IF;
+    IF has_keys AND accepted > 0 AND NOT is_late THEN
+        is_late := EXISTS (
+            SELECT FROM unnest(submissions, ids)
+                AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
+                      idempotency_key, request_hash, unique_key, id)
+            JOIN folded_submissions f ON f.holder = u.holder AND f.idempotency_key = u.idempotency_key
+            WHERE u.id IS NOT NULL AND f.created_at > now() - key_lifetime());
+    END IF;
+    IF is_late THEN
+        -- The other transaction held the lock of another of the holder's meters, so it ran at the same time.
         IF n = 1 AND locking = 'wait' THEN
+            DELETE FROM submissions o WHERE o.job_id = ids[1];
             PERFORM set_config('weir.counters', counters, true);
             RETURN QUERY SELECT * FROM submit_many(submissions, locking, all_or_none);
             RETURN;
         END IF;
         RAISE serialization_failure USING
             MESSAGE = 'another transaction has just used one of the idempotency keys', HINT = 'retry the transaction';
+    END IF;
+    IF accepted = 0 THEN
+        PERFORM set_config('weir.counters', counters, true);
+        RETURN;
     END IF;
     INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id, expires_at, holder, period_start,
                                     windows, created_at, admitted_at, parked_at, due_at, from_grants, overage)
