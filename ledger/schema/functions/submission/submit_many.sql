@@ -142,6 +142,12 @@ BEGIN
             UNION ALL
             SELECT f.request_hash, f.job_id FROM folded_submissions f
             WHERE f.holder = u.holder AND f.idempotency_key = u.idempotency_key AND f.created_at > now() - key_lifetime()
+            UNION ALL
+            -- The previous release did not pad an own key that is spelled like a key of a batch's job.
+            SELECT o.request_hash, o.job_id FROM submissions o
+            WHERE length(u.idempotency_key) = 256 AND o.holder = u.holder
+              AND o.idempotency_key = rtrim(u.idempotency_key, '#') AND o.request_hash = u.request_hash
+              AND o.created_at > now() - key_lifetime()
             LIMIT 1
         ) e ON u.idempotency_key IS NOT NULL
         LEFT JOIN LATERAL (
