@@ -24,3 +24,13 @@ FROM (
 WHERE k.event_id = c.event_id;
 
 DROP FUNCTION IF EXISTS plan_change_effect(uuid, text, timestamptz, text, timestamptz);
+
+-- A webhook is disabled only if nothing was delivered while it failed.
+ALTER TABLE webhooks ADD COLUMN delivered_at timestamptz;
+COMMENT ON COLUMN webhooks.delivered_at IS
+    'When an event was last delivered, up to a minute earlier.';
+
+-- Webhooks that receive all events also receive the new one.
+UPDATE webhooks SET events = events || 'webhook.disabled'::text
+WHERE events @> ARRAY['job.completed', 'job.failed', 'job.cancelled', 'quota.threshold', 'quota.renewed', 'plan.changed']
+  AND 'webhook.disabled' <> ALL (events);

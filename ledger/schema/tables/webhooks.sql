@@ -11,6 +11,7 @@ CREATE TABLE webhooks (
     disabled_because text,
     removed_at timestamptz,
     older_secret text,
+    delivered_at timestamptz,
     PRIMARY KEY (id),
     CONSTRAINT webhooks_check CHECK ((secret IS NOT NULL) OR (removed_at IS NOT NULL)),
     CONSTRAINT webhooks_check1 CHECK ((previous_secret IS NULL) = (previous_until IS NULL)),
@@ -46,5 +47,7 @@ COMMENT ON COLUMN webhooks.removed_at IS
     'The row stays until its last deliveries have ended.';
 COMMENT ON COLUMN webhooks.older_secret IS
     'Also signs until previous_until, when the secret was rotated twice within a day.';
+COMMENT ON COLUMN webhooks.delivered_at IS
+    'When an event was last delivered, up to a minute earlier.';
 
 CREATE UNIQUE INDEX webhooks_url ON webhooks (url) WHERE removed_at IS NULL;

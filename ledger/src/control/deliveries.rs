@@ -120,6 +120,8 @@ pub struct DeliveryState {
     pub ended: bool,
     /// Why the last attempt failed.
     pub last_error: Option<String>,
+    /// Why its webhook is disabled. The delivery then waits.
+    pub disabled_because: Option<String>,
     /// The output of a successful delivery: the status code, and how long it took.
     pub output: Option<Value>,
 }
@@ -137,6 +139,7 @@ pub async fn delivery(client: &Client, job_id: i64) -> Result<Option<DeliverySta
         delivered: row.get("delivered"),
         ended: row.get("ended"),
         last_error: row.get("last_error"),
+        disabled_because: row.get("disabled_because"),
         output: row.get("output"),
     }))
 }

@@ -47,6 +47,6 @@ pub use usage_feed::{UsageCursor, UsageEvent, usage_after, usage_now};
 pub use user::User;
 pub use webhooks::{
     Deliveries, NewWebhook, WEBHOOK_EVENTS, WEBHOOK_THRESHOLDS, Webhook, add_webhook,
-    disable_failing_webhook, disable_webhook, emit_renewals, enable_webhook, remove_webhook, rotate_webhook,
-    webhooks,
+    disable_failing_webhook, disable_webhook, emit_renewals, enable_webhook, note_delivery, remove_webhook,
+    rotate_webhook, webhooks,
 };

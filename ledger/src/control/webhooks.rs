@@ -292,7 +292,18 @@ pub async fn enable_webhook(client: &mut Client, actor: &str, id: Uuid) -> Resul
     Ok(true)
 }
 
-/// Disables a webhook if none of its events was delivered within the last day: `false` if one was.
+/// Notes that an event was delivered to a webhook.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn note_delivery(client: &Client, id: Uuid) -> Result<(), tokio_postgres::Error> {
+    let note = "UPDATE webhooks SET delivered_at = clock_timestamp() WHERE id = $1";
+    client.execute(note, &[&id]).await.map(drop)
+}
+
+/// Disables a webhook after the last attempt of a delivery, if another event has failed as well and none was delivered
+/// since the event of this delivery. Returns whether it did.
 ///
 /// # Errors
 ///
@@ -300,11 +311,11 @@ pub async fn enable_webhook(client: &mut Client, actor: &str, id: Uuid) -> Resul
 pub async fn disable_failing_webhook(
     client: &mut Client,
     id: Uuid,
+    job_id: i64,
     because: &str,
 ) -> Result<bool, ControlError> {
-    let delivered = "SELECT FROM river_job WHERE state = 'completed' AND queue = webhook_queue($1) \
-                     AND finalized_at > now() - interval '1 day' LIMIT 1";
-    if client.query_opt(delivered, &[&id]).await?.is_some() {
+    let is_failing = include_str!("sql/is_failing.sql");
+    if client.query_opt(is_failing, &[&id, &job_id]).await?.is_none() {
         return Ok(false);
     }
     disable_webhook(client, id, because).await?;

@@ -45,6 +45,10 @@ statements! {
     /// The leader and the maintenance process.
     pub fn leaders() -> Leaders = include_str!("sql/leaders.sql");
 
+    /// The number of disabled webhooks.
+    pub fn disabled_webhooks() -> i64 =
+        "SELECT count(*) FROM webhooks WHERE disabled_at IS NOT NULL AND removed_at IS NULL";
+
     /// The jobs that ended within the last minute. Webhook deliveries do not count.
     pub fn last_minute() -> LastMinute = include_str!("sql/last_minute.sql"), [DELIVERY_KIND];
 }

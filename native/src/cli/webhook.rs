@@ -136,16 +136,19 @@ impl Webhook {
                 made.secret
             }
             Self::Enable { id } => {
-                if control::enable_webhook(client, &actor, id).await? {
-                    let all = Replay::UndeliveredSince(Timestamp::UNIX_EPOCH);
-                    let replayed = control::replay_webhook(client, &actor, id, &all).await?;
-                    format!(
-                        "webhook enabled; replaying {}",
-                        counted(replayed, "delivery", "deliveries")
-                    )
-                } else {
-                    "webhook was already enabled".to_owned()
-                }
+                let was_disabled = control::enable_webhook(client, &actor, id).await?;
+                // Also if it is enabled already: an earlier call may have ended in between.
+                let all = Replay::UndeliveredSince(Timestamp::UNIX_EPOCH);
+                let replayed = control::replay_webhook(client, &actor, id, &all).await?;
+                format!(
+                    "webhook {}; replaying {}",
+                    if was_disabled {
+                        "enabled"
+                    } else {
+                        "was already enabled"
+                    },
+                    counted(replayed, "delivery", "deliveries")
+                )
             }
             Self::Remove { id } => {
                 let cancelled = control::remove_webhook(client, &actor, id).await?;
@@ -187,6 +190,14 @@ async fn tested(client: &Client, test: &TestDelivery) -> CommandResult {
                 millis.unwrap_or_default()
             );
             break (message, ExitCode::SUCCESS);
+        }
+        if let Some(because) = state.disabled_because {
+            let message = format!(
+                "{} was not delivered: {because}, so the webhook is disabled; fix the receiver, then run \
+                 `weir webhook enable`",
+                test.event
+            );
+            break (message, ExitCode::FAILURE);
         }
         if let Some(error) = state.last_error {
             let message = if state.ended {

@@ -28,6 +28,7 @@ pub struct Gauges {
     foreign_leader: Gauge,
     maintenance_known: Gauge,
     processes: Gauge,
+    disabled_webhooks: Gauge,
     vacuum: VacuumGauges,
     /// Workers, by service and lane.
     workers: HashMap<[String; 2], Gauge>,
@@ -93,6 +94,7 @@ impl Gauges {
             foreign_leader: gauge!("weir_foreign_leader"),
             maintenance_known: gauge!("weir_maintenance_known"),
             processes: gauge!("weir_worker_processes"),
+            disabled_webhooks: gauge!("weir_disabled_webhooks"),
             vacuum: VacuumGauges::new(),
             workers,
             counted,
@@ -106,10 +108,11 @@ impl Gauges {
     ///
     /// When the database is unavailable.
     pub async fn refresh(&self, client: &Client) -> Result<(), DatabaseError> {
-        let (leaders, processes, lane_workers, vacuum) = tokio::try_join!(
+        let (leaders, processes, lane_workers, disabled_webhooks, vacuum) = tokio::try_join!(
             overview::leaders(client),
             lanes::processes(client),
             lanes::workers(client),
+            overview::disabled_webhooks(client),
             Vacuum::read(client),
         )?;
         self.vacuum.set(&vacuum);
@@ -129,6 +132,7 @@ impl Gauges {
         self.foreign_leader.set(one_if(leaders.is_foreign()));
         self.maintenance_known.set(one_if(leaders.process.is_some()));
         self.processes.set(processes as f64);
+        self.disabled_webhooks.set(disabled_webhooks as f64);
         Ok(())
     }
 

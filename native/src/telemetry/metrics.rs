@@ -197,7 +197,7 @@ const HISTOGRAMS: [(&str, &str); 7] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 21] = [
+const GAUGES: [(&str, &str); 22] = [
     (
         "weir_build_info",
         "1, with the version and the process (serve, work, schedule, up) as labels",
@@ -220,6 +220,10 @@ const GAUGES: [(&str, &str); 21] = [
         "1 while a process runs Weir's maintenance (reconciliation, expiry, cleaning), else 0; NaN while the database does not answer",
     ),
     ("weir_worker_processes", "Live processes that run jobs"),
+    (
+        "weir_disabled_webhooks",
+        "Webhooks that are disabled; their events wait for up to a week",
+    ),
     (
         "weir_lane_jobs",
         "Jobs that are not parked, by service, lane, tier of the owner and state (queued, running, outstanding: the handler answers later)",

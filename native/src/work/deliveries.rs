@@ -45,6 +45,9 @@ const SHORT_ANSWER: u64 = 16 * 1024;
 /// The time to cache a webhook's row, so that not every delivery queries it.
 const CACHE_TIME: Duration = Duration::from_secs(1);
 
+/// Between two notes that an event was delivered to a webhook.
+const NOTE_INTERVAL: Duration = Duration::from_secs(60);
+
 /// Between two reads of the list of webhooks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -83,6 +86,8 @@ pub(super) struct Deliverer {
     client: Client,
     reach: Reach,
     known: Mutex<HashMap<Uuid, (Instant, Arc<Receiver>)>>,
+    /// When a delivery was last noted.
+    noted: Mutex<HashMap<Uuid, Instant>>,
 }
 
 impl Deliverer {
@@ -93,6 +98,7 @@ impl Deliverer {
             client: outbound::client(reach),
             reach,
             known: Mutex::default(),
+            noted: Mutex::default(),
         }
     }
 
@@ -139,9 +145,11 @@ impl Deliverer {
         };
         metrics::counter!("weir_webhook_deliveries_total", "outcome" => outcome).increment(1);
         match sent {
-            Ok(status) => Ok(End::Completed(
-                json!({ "status": status.as_u16(), "ms": started.elapsed().as_millis() as u64 }),
-            )),
+            Ok(status) => {
+                let millis = started.elapsed().as_millis() as u64;
+                self.note_delivery(webhook).await;
+                Ok(End::Completed(json!({ "status": status.as_u16(), "ms": millis })))
+            }
             Err(DeliveryError::Refused { status, .. }) if status == StatusCode::GONE => {
                 self.disable(job.id, webhook, true).await?;
                 Ok(kept(job))
@@ -153,6 +161,24 @@ impl Deliverer {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Notes at most once a minute that an event was delivered.
+    async fn note_delivery(&self, webhook: Uuid) {
+        let is_recent = |noted: &Instant| noted.elapsed() < NOTE_INTERVAL;
+        if self.noted.lock().get(&webhook).is_some_and(is_recent) {
+            return;
+        }
+        let noting = self
+            .context
+            .pool
+            .with(async |client| Ok::<_, DatabaseError>(control::note_delivery(client, webhook).await?));
+        match noting.await {
+            Ok(()) => {
+                self.noted.lock().insert(webhook, Instant::now());
+            }
+            Err(error) => tracing::debug!(%webhook, %error, "could not note a delivery"),
         }
     }
 
@@ -220,7 +246,7 @@ impl Deliverer {
         let because = if is_gone {
             "the receiver returned 410 Gone"
         } else {
-            "an event failed for three days, and no event was delivered in the last day"
+            "an event failed for three days, another one failed too, and none was delivered since"
         };
         let disabled = self.context.pool.with(async |client| {
             let disabled = if is_gone {
@@ -228,7 +254,7 @@ impl Deliverer {
                     .await
                     .map(|()| true)
             } else {
-                control::disable_failing_webhook(client, webhook, because).await
+                control::disable_failing_webhook(client, webhook, job_id, because).await
             };
             disabled.map_err(|error| match error {
                 control::ControlError::Database(error) => error,

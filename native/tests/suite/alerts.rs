@@ -446,7 +446,13 @@ async fn an_alert_fires_when_a_receiver_is_gone() {
         (scrape.value("weir_webhook_deliveries_total", &gone)? > 0.0).then_some(())
     })
     .await;
-    fire(&[&watched], Gauges::Stay, 70, &["WeirWebhooksGivenUp"]).await;
+    weir.until("the gauge", async || {
+        let disabled = process.scrape().await.value("weir_disabled_webhooks", &[])?;
+        (disabled > 0.0).then_some(())
+    })
+    .await;
+    let names = ["WeirWebhooksGivenUp", "WeirWebhookDisabled"];
+    fire(&[&watched], Gauges::Stay, 70, &names).await;
     process.stop().await;
     weir.end().await;
 }

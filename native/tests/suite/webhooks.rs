@@ -46,6 +46,25 @@ async fn last_error(weir: &Weir, id: Uuid) -> String {
     .await
 }
 
+/// Waits until an event's last attempt has failed and its delivery has this state.
+async fn failed(weir: &Weir, event: &str, state: &str) {
+    let client = weir.client().await;
+    weir.until("an attempt to fail", async || {
+        let job = "SELECT 1 FROM river_job WHERE args ->> 'event' = $1 AND cardinality(errors) > 0 AND state::text = $2";
+        client.query_opt(job, &[&event, &state]).await.unwrap()
+    })
+    .await;
+}
+
+/// Makes the next attempt of an event the last one, and waits for it.
+async fn give_up(weir: &Weir, event: &str) {
+    failed(weir, event, "retryable").await;
+    let last = "UPDATE river_job SET state = 'available', scheduled_at = now(), max_attempts = attempt + 1 \
+                WHERE args ->> 'event' = $1";
+    weir.client().await.execute(last, &[&event]).await.unwrap();
+    failed(weir, event, "discarded").await;
+}
+
 /// Emits this many test events at once.
 async fn flood(weir: &Weir, id: Uuid, events: i32) {
     let deliver = "SELECT deliver(array_agg($1::uuid), array_agg(NULL::uuid), array_agg('evt_' || n), \
@@ -299,19 +318,10 @@ async fn a_webhook_that_fails_for_days_is_disabled_and_catches_up() {
     for receiver in [&down, &partly] {
         receiver.answer(Answers::Status(500));
     }
-    let event = test(&weir, failing).await;
-    test(&weir, other).await;
-    last_error(&weir, failing).await;
-    last_error(&weir, other).await;
-    let client = weir.client().await;
-    let last = "UPDATE river_job SET state = 'available', scheduled_at = now(), max_attempts = attempt + 1 \
-                WHERE kind = 'weir:webhook' AND state IN ('retryable', 'available')";
-    client.batch_execute(last).await.unwrap();
-    for id in [failing, other] {
-        weir.until("the last attempt", async || {
-            (deliveries(&weir, id).await.failed == 1).then_some(())
-        })
-        .await;
+    let tried = test(&weir, failing).await;
+    failed(&weir, &tried, "retryable").await;
+    for id in [other, failing] {
+        give_up(&weir, &test(&weir, id).await).await;
     }
     assert_eq!(webhook(&weir, other).await.disabled_because, None);
     let because = webhook(&weir, failing).await.disabled_because.unwrap();
@@ -324,11 +334,102 @@ async fn a_webhook_that_fails_for_days_is_disabled_and_catches_up() {
         .await
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    let again = weir
-        .until("the event", async || down.received().into_iter().nth(before))
-        .await;
-    assert_eq!(again.id, event);
+    weir.until("the events", async || {
+        let received = down.received();
+        received[before..].iter().find(|one| one.id == tried).map(|_| ())
+    })
+    .await;
     working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_single_poison_event_does_not_disable_a_quiet_webhook() {
+    let weir = Weir::with(&ALLOWED).await;
+    let receiver = Receiver::new();
+    let id = add(&weir, &receiver.url(), &[]).await.webhook.id;
+    let working = weir.work().await;
+    let client = weir.client().await;
+    test(&weir, id).await;
+    weir.until("a delivery to be noted", async || {
+        let noted = "SELECT 1 FROM webhooks WHERE delivered_at IS NOT NULL";
+        client.query_opt(noted, &[]).await.unwrap()
+    })
+    .await;
+    receiver.answer(Answers::Status(500));
+    give_up(&weir, &test(&weir, id).await).await;
+    assert_eq!(
+        webhook(&weir, id).await.disabled_because,
+        None,
+        "nothing else was tried"
+    );
+    // Two of them, and one event that was delivered in between.
+    let (one, another) = (test(&weir, id).await, test(&weir, id).await);
+    failed(&weir, &one, "retryable").await;
+    let delivered = "UPDATE webhooks SET delivered_at = clock_timestamp()";
+    client.batch_execute(delivered).await.unwrap();
+    give_up(&weir, &another).await;
+    assert_eq!(webhook(&weir, id).await.disabled_because, None);
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn enabling_a_webhook_again_replays_its_events() {
+    let weir = Weir::with(&ALLOWED).await;
+    let id = add(&weir, "http://127.0.0.1:9/hook", &[]).await.webhook.id;
+    test(&weir, id).await;
+    let mut client = weir.client().await;
+    control::disable_webhook(&mut client, id, "410").await.unwrap();
+    let key = format!("weir_sk_{}", Uuid::new_v4().simple());
+    control::create_key(
+        &mut client,
+        "shell:test",
+        "key",
+        &key,
+        &[control::Scope::Admin],
+        None,
+    )
+    .await
+    .unwrap();
+    // The process was killed before it replayed the events.
+    control::enable_webhook(&mut client, "shell:test", id)
+        .await
+        .unwrap();
+    for through_http in [false, true] {
+        let given_up =
+            "UPDATE river_job SET state = 'discarded', finalized_at = now() WHERE kind = 'weir:webhook'";
+        client.batch_execute(given_up).await.unwrap();
+        if through_http {
+            let path = format!("/admin/webhooks/{id}/enable");
+            let answer = weir
+                .with_key("POST", &path, &format!("Bearer {key}"), "-", "")
+                .await;
+            assert_eq!(answer.status, 204, "{}", answer.body);
+        } else {
+            let mut enable = command(&weir, &["webhook", "enable", &id.to_string()]);
+            let output = tokio::task::spawn_blocking(move || enable.output().unwrap())
+                .await
+                .unwrap();
+            let message = String::from_utf8(output.stdout).unwrap();
+            assert!(message.contains("replaying 1 delivery"), "{message}");
+        }
+        assert_eq!(deliveries(&weir, id).await.waiting, 1, "{through_http}");
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_of_the_previous_release_see_enabled_webhooks_only() {
+    let weir = Weir::with(&ALLOWED).await;
+    let id = add(&weir, "http://127.0.0.1:9/hook", &[]).await.webhook.id;
+    let mut client = weir.client().await;
+    let active = "SELECT count(*) FROM active_webhooks";
+    for expected in [1, 0] {
+        let count: i64 = client.query_one(active, &[]).await.unwrap().get(0);
+        assert_eq!(count, expected);
+        control::disable_webhook(&mut client, id, "410").await.unwrap();
+    }
     weir.end().await;
 }
 
@@ -419,7 +520,13 @@ async fn an_operator_adds_tests_rotates_and_removes_from_a_shell() {
     })
     .await;
     assert_eq!(receiver.by_id().len(), 1);
+    receiver.answer(Answers::Status(410));
+    let (well, message) = run(&["test", id]).await;
+    assert!(!well && message.contains("410 Gone"), "{message}");
+    assert!(message.contains("weir webhook enable"), "{message}");
     receiver.kill();
+    let (well, message) = run(&["enable", id]).await;
+    assert!(well, "{message}");
     let (well, message) = run(&["test", id]).await;
     assert!(!well && message.contains("refused"), "{message}");
     let (_, listed) = run(&["list"]).await;
@@ -430,7 +537,7 @@ async fn an_operator_adds_tests_rotates_and_removes_from_a_shell() {
         "{message}"
     );
     let (well, message) = run(&["remove", id]).await;
-    assert!(well && message.contains("1 delivery"), "{message}");
+    assert!(well && message.contains("2 deliveries"), "{message}");
     let (_, listed) = run(&["list"]).await;
     assert!(listed.contains("weir webhook add"), "{listed}");
     working.stop().await;

@@ -6,7 +6,7 @@ SET search_path FROM CURRENT
 AS $$
 BEGIN
     PERFORM set_config('weir.thresholds', CASE WHEN EXISTS (
-        SELECT FROM active_webhooks w WHERE w.has_thresholds
+        SELECT FROM subscribed_webhooks w WHERE w.has_thresholds
     ) THEN 'thresholds' ELSE '' END, true);
     RETURN NULL;
 END

@@ -20,7 +20,7 @@ BEGIN
            array_agg(e.event::text) AS bodies
     INTO subscribed
     FROM events e
-    JOIN active_webhooks w ON e.type = ANY (w.events)
+    JOIN subscribed_webhooks w ON e.type = ANY (w.events)
         AND (e.percent IS NULL OR e.percent = ANY (w.thresholds));
     IF subscribed.webhooks IS NOT NULL THEN
         PERFORM deliver(subscribed.webhooks, subscribed.holders, subscribed.ids, subscribed.bodies);

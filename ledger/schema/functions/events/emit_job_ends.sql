@@ -9,7 +9,7 @@ DECLARE
     subscribed record;
 BEGIN
     SELECT array_agg(t.type) INTO wanted
-    FROM active_webhooks w CROSS JOIN unnest(w.events) AS t (type)
+    FROM subscribed_webhooks w CROSS JOIN unnest(w.events) AS t (type)
     WHERE t.type LIKE 'job.%';
     IF wanted IS NULL THEN
         RETURN NULL;
@@ -54,7 +54,7 @@ BEGIN
                format('{"id":"%s","type":"%s","timestamp":"%s","data":%s}',
                       e.id, e.type, utc_text(clock_timestamp()), e.data) AS body
         FROM events e
-        JOIN active_webhooks w ON e.type = ANY (w.events)
+        JOIN subscribed_webhooks w ON e.type = ANY (w.events)
         ORDER BY e.job_id
     ) d;
     IF subscribed.webhooks IS NOT NULL THEN

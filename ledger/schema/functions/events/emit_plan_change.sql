@@ -10,7 +10,7 @@ DECLARE
     before uuid;
     after uuid;
 BEGIN
-    IF NOT EXISTS (SELECT FROM active_webhooks) THEN
+    IF NOT EXISTS (SELECT FROM subscribed_webhooks) THEN
         RETURN NULL;
     END IF;
     SELECT p.id INTO default_plan FROM subscription_plans p WHERE p.is_default;

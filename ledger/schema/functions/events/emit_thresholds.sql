@@ -10,7 +10,7 @@ DECLARE
 BEGIN
     WITH thresholds AS (
         SELECT DISTINCT t.percent
-        FROM active_webhooks w CROSS JOIN unnest(w.thresholds) AS t (percent)
+        FROM subscribed_webhooks w CROSS JOIN unnest(w.thresholds) AS t (percent)
         WHERE w.has_thresholds
     ), first_time AS (
         INSERT INTO quota_thresholds AS q (user_id, event_type, span, period_start, percent, used, most, ends_at)

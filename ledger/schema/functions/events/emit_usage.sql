@@ -7,7 +7,7 @@ BEGIN
     -- check_threshold_subscribers() does not run before inserts.
     IF NEW.span IN ('month', 'day')
        AND (TG_OP = 'UPDATE' AND NEW.used > OLD.used
-            OR TG_OP = 'INSERT' AND EXISTS (SELECT FROM active_webhooks w WHERE w.has_thresholds)) THEN
+            OR TG_OP = 'INSERT' AND EXISTS (SELECT FROM subscribed_webhooks w WHERE w.has_thresholds)) THEN
         PERFORM emit_thresholds(NEW.user_id, NEW.event_type);
     END IF;
     RETURN NULL;

@@ -1,6 +1,7 @@
 -- The status of a delivery. River keeps the error of each attempt, and in the metadata the output of a success.
--- Parameters: $1 job. Looks up the job by key.
-SELECT state = 'completed' AS delivered, finalized_at IS NOT NULL AS ended,
-       errors[array_upper(errors, 1)] ->> 'error' AS last_error, metadata -> 'output' AS output
-FROM river_job
-WHERE id = $1
+-- Parameters: $1 job. Looks up the job and its webhook by key.
+SELECT j.state = 'completed' AS delivered, j.finalized_at IS NOT NULL AS ended,
+       j.errors[array_upper(j.errors, 1)] ->> 'error' AS last_error, j.metadata -> 'output' AS output, w.disabled_because
+FROM river_job j
+LEFT JOIN webhooks w ON w.id::text = j.args ->> 'webhook'
+WHERE j.id = $1

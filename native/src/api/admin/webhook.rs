@@ -266,7 +266,7 @@ pub(super) async fn rotate(
 
 /// Enables a disabled webhook.
 ///
-/// It receives the events of the last week that were not delivered to it.
+/// It receives the events of the last week that were not delivered to it, even if it was enabled already.
 #[utoipa::path(
     post,
     path = "/admin/webhooks/{id}/enable",
@@ -284,15 +284,10 @@ pub(super) async fn enable(
     api.changes
         .of::<_, ApiError, _>(id, || {
             async |client| {
-                if control::enable_webhook(client, &operator.actor, id).await? {
-                    control::replay_webhook(
-                        client,
-                        &operator.actor,
-                        id,
-                        &Replay::UndeliveredSince(Timestamp::UNIX_EPOCH),
-                    )
-                    .await?;
-                }
+                control::enable_webhook(client, &operator.actor, id).await?;
+                // Also if it is enabled already: an earlier call may have ended in between.
+                let all = Replay::UndeliveredSince(Timestamp::UNIX_EPOCH);
+                control::replay_webhook(client, &operator.actor, id, &all).await?;
                 Ok(())
             }
         })
