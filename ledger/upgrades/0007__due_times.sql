@@ -34,3 +34,13 @@ COMMENT ON COLUMN webhooks.delivered_at IS
 UPDATE webhooks SET events = events || 'webhook.disabled'::text
 WHERE events @> ARRAY['job.completed', 'job.failed', 'job.cancelled', 'quota.threshold', 'quota.renewed', 'plan.changed']
   AND 'webhook.disabled' <> ALL (events);
+
+-- Submissions of the last day whose jobs are gone cannot be told from those that were deleted before this upgrade.
+COMMENT ON COLUMN submissions.deleted_at IS
+    'When the job ended without a charge, or Weir found that it was deleted.';
+UPDATE submissions s SET deleted_at = now()
+WHERE s.user_id IS NOT NULL AND s.deleted_at IS NULL AND s.created_at > now() - interval '1 day'
+  AND NOT EXISTS (SELECT FROM river_job j WHERE j.id = s.job_id)
+  AND NOT EXISTS (SELECT FROM quota_reservations r WHERE r.job_id = s.job_id)
+  AND NOT EXISTS (SELECT FROM usage_events u WHERE u.job_id = s.job_id)
+  AND NOT EXISTS (SELECT FROM finished_jobs f WHERE f.job_id = s.job_id);

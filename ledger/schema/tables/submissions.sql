@@ -30,7 +30,7 @@ COMMENT ON COLUMN submissions.request_hash IS
 COMMENT ON COLUMN submissions.created_at IS
     'When it was submitted.';
 COMMENT ON COLUMN submissions.deleted_at IS
-    'When Weir found that the unfinished job was deleted.';
+    'When the job ended without a charge, or Weir found that it was deleted.';
 
 CREATE INDEX submissions_of_holder ON submissions (holder, job_id DESC);
 CREATE UNIQUE INDEX submissions_idempotency ON submissions (holder, idempotency_key) WHERE idempotency_key IS NOT NULL;

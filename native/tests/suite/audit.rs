@@ -23,7 +23,7 @@ impl Scene {
 }
 
 /// A change (`$user` and `$job` are replaced), and the audit's finding.
-const VIOLATIONS: [(&str, &str, &str); 41] = [
+const VIOLATIONS: [(&str, &str, &str); 42] = [
     (
         "used + reserved over the limit",
         "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('$user', 'analysis', 60)",
@@ -216,7 +216,12 @@ const VIOLATIONS: [(&str, &str, &str); 41] = [
     ),
     (
         "a charge to the month before",
-        "$charged; UPDATE usage_events SET period_start = period_start - interval '2 months'",
+        "$charged; UPDATE usage_events SET period_start = period_start - interval '1 month'",
+        "I3: job $job: submitted at",
+    ),
+    (
+        "a charge to a period between two",
+        "$charged; UPDATE usage_events SET period_start = period_start - interval '1 day'",
         "I3: job $job: submitted at",
     ),
     (
@@ -308,6 +313,31 @@ async fn a_charged_job_that_ran_again_is_not_a_violation() {
         assert_eq!(weir.complaints().await, [""; 0], "{state}");
     }
     scene.weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_is_deleted_after_its_cancellation_is_not_lost() {
+    let Scene { weir, user, job } = Scene::new().await;
+    let path = format!("/api/jobs/{job}");
+    let answer = weir.call("DELETE", &path, Who::User(user), &[], Vec::new()).await;
+    assert_eq!(answer.body["status"], "cancelled", "{}", answer.body);
+    let client = weir.client().await;
+    weir.until("its reservation to end", async || {
+        let reserved = "SELECT FROM quota_reservations WHERE job_id = $1";
+        client
+            .query(reserved, &[&job])
+            .await
+            .unwrap()
+            .is_empty()
+            .then_some(())
+    })
+    .await;
+    client
+        .execute("DELETE FROM river_job WHERE id = $1", &[&job])
+        .await
+        .unwrap();
+    assert_eq!(weir.complaints().await, [""; 0]);
+    weir.abandon().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -308,6 +308,49 @@ fn the_releases_are_the_dated_headings_of_the_changelog() {
     assert_eq!(releases(changes), ["0.2.0", "0.1.0"]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_the_first_release_are_upgraded() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots/releases/0.1.0.sql");
+    let script = std::fs::read_to_string(path).unwrap();
+    let rows = "
+        INSERT INTO plan_changes (event_id, user_id, plan, occurred_at, effective, applied, recorded_at)
+        VALUES ('evt_1', gen_random_uuid(), 'free', '2026-01-15Z', 'period_end', true, '2026-01-15Z'),
+               ('evt_2', gen_random_uuid(), 'free', '2026-01-15Z', 'now', true, '2026-01-15Z');
+        INSERT INTO webhooks (url, secret, events)
+        VALUES ('https://example.com/all', 's', '{job.completed,job.failed,job.cancelled,quota.threshold,quota.renewed,plan.changed}'),
+               ('https://example.com/some', 's', '{job.completed}');
+        INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount)
+        SELECT n, u, u, 'analysis', 1 FROM generate_series(1, 2) n, gen_random_uuid() u;
+        INSERT INTO river_job (id, args, kind, queue, max_attempts) VALUES (2, '{}', 'test', 'test', 1)";
+    let weir = Weir::made(&[], async |url| {
+        let database = Database::at(url).unwrap();
+        let client = database.connect().await.unwrap();
+        client.batch_execute(&script).await.unwrap();
+        client.batch_execute(rows).await.unwrap();
+        migrate::migrate(&database).await.unwrap();
+    })
+    .await;
+    let client = weir.client().await;
+    for (query, expected) in [
+        (
+            "SELECT string_agg(coalesce(utc_text(due_at), '-'), ' ' ORDER BY event_id) FROM plan_changes",
+            "2026-02-01T00:00:00.000000Z -",
+        ),
+        (
+            "SELECT string_agg(('webhook.disabled' = ANY (events))::text, ' ' ORDER BY url) FROM webhooks",
+            "true false",
+        ),
+        (
+            "SELECT string_agg((deleted_at IS NOT NULL)::text, ' ' ORDER BY job_id) FROM submissions",
+            "true false",
+        ),
+    ] {
+        let found: String = client.query_one(query, &[]).await.unwrap().get(0);
+        assert_eq!(found, expected, "{query}");
+    }
+    weir.abandon().await;
+}
+
 /// A release's schema is stored when it is made. See CONTRIBUTING.md.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_release_can_be_upgraded_to_the_current_schema() {

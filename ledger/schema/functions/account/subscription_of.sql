@@ -9,7 +9,7 @@
 -- Cost: two look-ups by key.
 -- Callers: period_start_of, plan_change_effect, plan_of, tier_of; plan_status.sql, set_plan.sql, usage_by_period.sql,
 -- import_subscriptions.sql, import_usage.sql and import_reservations.sql of ledger/src/control/sql/;
--- ledger/src/reconciliation/sql/clean_finished.sql and keep_finished.sql.
+-- ledger/src/reconciliation/sql/clean_finished.sql and keep_finished.sql; ledger/src/audit/sql/i3_accounts.sql.
 CREATE OR REPLACE FUNCTION subscription_of(of_user uuid, at timestamptz)
 RETURNS TABLE (plan_id uuid, anchor timestamptz)
 LANGUAGE sql STABLE ROWS 1 AS $$

@@ -147,10 +147,11 @@ BEGIN
     -- The attempt is over, so its handler's later reports must not count, even if the job is retried.
     DELETE FROM outstanding_attempts o
     WHERE o.job_id = ANY (ARRAY(SELECT u.job_id FROM unnest(s) u WHERE u.ends AND NOT u.completes));
-    IF EXISTS (SELECT FROM unnest(s) u WHERE u.ends AND u.state IS NULL) THEN
+    -- Without a charge, nothing else shows that the job has ended if its row is deleted soon.
+    IF EXISTS (SELECT FROM unnest(s) u WHERE u.ends AND u.charged = 0 AND u.user_id IS NOT NULL) THEN
         UPDATE submissions b SET deleted_at = now()
         FROM unnest(s) u
-        WHERE u.ends AND u.state IS NULL AND b.job_id = u.job_id;
+        WHERE u.ends AND u.charged = 0 AND u.user_id IS NOT NULL AND b.job_id = u.job_id;
     END IF;
     INSERT INTO job_outputs AS o (job_id, output)
     SELECT u.job_id, u.output FROM unnest(s) u WHERE u.completes AND is_large_output(u.output)

@@ -1,5 +1,5 @@
 -- Users' jobs that are lost, and jobs that ended without an attempt. River keeps ended jobs for a day, and Weir those of
--- users. An unfinished job that an operator deletes is marked when its reservation is released.
+-- users. A submission is marked when its reservation is released without a charge: an operator may delete the job then.
 -- Parameters: $2 seconds that a submission may take.
 SELECT format('job %s of holder %s was accepted and is lost', s.job_id, s.holder)
 FROM submissions s
