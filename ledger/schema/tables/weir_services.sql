@@ -10,6 +10,7 @@ CREATE TABLE weir_services (
     retry_factor double precision,
     retry_power double precision,
     retry_max double precision,
+    timeout double precision,
     PRIMARY KEY (name),
     CONSTRAINT weir_services_amount_check CHECK (amount >= 0),
     CONSTRAINT weir_services_max_attempts_check CHECK (max_attempts > 0),
@@ -40,5 +41,7 @@ COMMENT ON COLUMN weir_services.retry_power IS
     'The power of the attempt by which the pause is multiplied.';
 COMMENT ON COLUMN weir_services.retry_max IS
     'The longest pause between attempts, in seconds.';
+COMMENT ON COLUMN weir_services.timeout IS
+    'The time that an attempt may take, in seconds. A longer one is overdue.';
 
 CREATE INDEX weir_services_kind ON weir_services (kind);

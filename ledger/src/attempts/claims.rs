@@ -46,6 +46,8 @@ pub struct ClaimedJob {
     pub scheduled_at: Timestamp,
     /// When the attempt started.
     pub attempted_at: Timestamp,
+    /// The job's key outside of the database.
+    pub key: Uuid,
     /// The account, the slot and the quota; `None` for a job that was not submitted through Weir.
     pub found: Option<Found>,
 }
@@ -116,7 +118,7 @@ pub async fn claim(
     let names: Vec<&str> = queues.iter().map(|queue| queue.queue.as_str()).collect();
     let most: Vec<i32> = queues.iter().map(|queue| queue.most).collect();
     let since: Vec<Option<Timestamp>> = queues.iter().map(|queue| queue.since).collect();
-    let sql = "SELECT * FROM claim_jobs($1, $2, $3, $4, $5)";
+    let sql = "SELECT * FROM claim_jobs($1, $2, false, $3, $4, $5)";
     let rows = pool.query(sql, &[&worker, &kinds, &names, &most, &since]).await?;
     let job = |row: &tokio_postgres::Row| {
         let found = row.get::<_, Option<Uuid>>("holder").map(|id| Found {
@@ -147,10 +149,52 @@ pub async fn claim(
             created_at: row.get("created_at"),
             scheduled_at: row.get("scheduled_at"),
             attempted_at: row.get("attempted_at"),
+            key: row.get("key"),
             found,
         }
     };
     Ok(rows.iter().map(job).collect())
+}
+
+/// An attempt that has to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedAttempt {
+    /// River's job id.
+    pub job_id: i64,
+    /// The attempt's number.
+    pub attempt: i16,
+    /// Whether another attempt has the job. Otherwise, its cancellation was requested.
+    pub is_taken_over: bool,
+}
+
+/// Those of these attempts of `worker` that have to stop. Keeps the others from being rescued by River's leader. With
+/// `finds_lost`, also returns the jobs of attempts that the worker does not know to their queues, and lists them.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn check(
+    pool: &ConnectionPool,
+    worker: &str,
+    attempts: &[(i64, i16)],
+    finds_lost: bool,
+) -> Result<Vec<EndedAttempt>, DatabaseError> {
+    let (jobs, numbers): (Vec<i64>, Vec<i32>) = attempts
+        .iter()
+        .map(|(id, attempt)| (*id, i32::from(*attempt)))
+        .unzip();
+    let rows = pool
+        .query(
+            include_str!("sql/check.sql"),
+            &[&worker, &jobs, &numbers, &finds_lost],
+        )
+        .await?;
+    let ended = |row: &tokio_postgres::Row| EndedAttempt {
+        job_id: row.get("job_id"),
+        attempt: row.get("attempt"),
+        is_taken_over: row.get("is_taken_over"),
+    };
+    Ok(rows.iter().map(ended).collect())
 }
 
 /// Creates these queues' rows in River's table or shows that they are in use, as River's clients do. Otherwise, River's

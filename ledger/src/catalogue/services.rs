@@ -1,5 +1,7 @@
 //! The services in the database, for the SQL functions, and the settings by which the processes count.
 
+use std::time::Duration;
+
 use postgres_types::ToSql;
 use tokio_postgres::Client;
 
@@ -25,6 +27,8 @@ pub struct ServiceEntry {
     pub amount: ServiceAmount,
     /// The retry policy; `None` uses River's policy.
     pub retry: Option<RetryPolicy>,
+    /// The time that an attempt may take.
+    pub timeout: Duration,
 }
 
 /// The pauses between a job's attempts: base * factor^(attempt - 1) * attempt^power, at most `max`.
@@ -127,9 +131,10 @@ pub async fn apply(
     let (bases, factors) = (retry(|retry| retry.base), retry(|retry| retry.factor));
     let (powers, longest) = (retry(|retry| retry.power), retry(|retry| retry.max));
     let transaction = client.transaction().await?;
-    let params: [&(dyn ToSql + Sync); 11] = [
+    let timeouts: Vec<f64> = services.iter().map(|one| one.timeout.as_secs_f64()).collect();
+    let params: [&(dyn ToSql + Sync); 12] = [
         &names, &meters, &kinds, &attempts, &unique_by, &amounts, &members, &bases, &factors, &powers,
-        &longest,
+        &longest, &timeouts,
     ];
     let changed = transaction
         .query(include_str!("sql/write_services.sql"), &params)

@@ -76,6 +76,7 @@ impl Service {
                     max: retry.max.as_secs_f64(),
                 }
             }),
+            timeout: self.timeout,
         }
     }
 

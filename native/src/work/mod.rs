@@ -259,7 +259,7 @@ async fn work(
         };
         tokio::select! {
             () = stopping.cancelled() => {}
-            never = notifications::receive(&worker.context, listener, &worker.lanes, &worker.under_way) => match never {},
+            never = notifications::receive(&worker, listener) => match never {},
             () = touch(&worker) => {}
             () = delivers => {}
         }

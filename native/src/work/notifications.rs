@@ -7,8 +7,7 @@ use serde::Deserialize;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::database::listener::{CONTROL, INSERT, Listener};
 
-use super::lanes::Lanes;
-use super::under_way::UnderWay;
+use super::worker::Worker;
 use crate::context::Context;
 
 /// The pause before another connection is opened. Polls find jobs in the meantime.
@@ -27,16 +26,11 @@ pub(super) async fn listen(context: &Context) -> Result<Listener, DatabaseError>
 }
 
 /// Receives notifications for as long as it is polled.
-pub(super) async fn receive(
-    context: &Context,
-    mut listener: Listener,
-    lanes: &Arc<Lanes>,
-    under_way: &UnderWay,
-) -> std::convert::Infallible {
+pub(super) async fn receive(worker: &Arc<Worker>, mut listener: Listener) -> std::convert::Infallible {
     loop {
         while let Some(text) = listener.next().await {
             if let Ok(notification) = serde_json::from_str(&text) {
-                handle(context, notification, lanes, under_way);
+                handle(worker, notification);
             }
         }
         tracing::warn!(
@@ -44,30 +38,31 @@ pub(super) async fn receive(
         );
         listener = loop {
             tokio::time::sleep(RETRY_PAUSE).await;
-            match listen(context).await {
+            match listen(&worker.context).await {
                 Ok(listener) => break listener,
                 Err(error) => tracing::debug!(%error, "could not listen to notifications"),
             }
         };
         // Those in the meantime are lost.
-        lanes.wake(None);
+        worker.lanes.wake(None);
     }
 }
 
-fn handle(context: &Context, notification: Notification, lanes: &Arc<Lanes>, under_way: &UnderWay) {
+fn handle(worker: &Arc<Worker>, notification: Notification) {
     match (notification.action.as_deref(), notification.job_id) {
-        (Some("cancel"), Some(job)) if under_way.has(job) => {
+        (Some("cancel"), Some(job)) if worker.under_way.has(job) => {
             // Any role of the database can send this, so only the mark in the job's metadata counts.
-            let (context, under_way) = (context.clone(), under_way.clone());
+            let worker = Arc::clone(worker);
             tokio::spawn(async move {
-                if let Err(error) = under_way.check(&context, &[job]).await {
+                let Worker { context, id, .. } = &*worker;
+                if let Err(error) = worker.under_way.check(context, id, job).await {
                     tracing::warn!(job, %error, "could not check a cancellation");
                 }
             });
         }
         (None | Some("resume"), _) => {
             let queue = notification.queue.as_deref();
-            lanes.wake(queue.filter(|queue| *queue != "*"));
+            worker.lanes.wake(queue.filter(|queue| *queue != "*"));
         }
         _ => {}
     }

@@ -9,17 +9,14 @@
 //! worker has them. This process is alive, so no other process takes them over. It therefore returns them to their queues
 //! itself.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
-use weir_ledger::attempts::{self, ClaimedJob, End, MAX_REFRESHED};
-use weir_ledger::control::DELIVERY_KIND;
+use weir_ledger::attempts::{self, ClaimedJob, End, EndedAttempt};
 use weir_ledger::database::DatabaseError;
-use weir_ledger::processes::DEAD_AFTER;
-use weir_ledger::read::attempts::AttemptState;
 
 use super::heartbeat::HEARTBEAT_INTERVAL;
 use super::step::Pause;
@@ -28,9 +25,6 @@ use crate::context::Context;
 /// Shorter attempts are left alone. Together with the heartbeat interval, a leader sees no attempt older than three
 /// seconds.
 const LONG: Duration = Duration::from_secs(1);
-
-/// After this long, a claim counts as lost. If it arrives later, another attempt has the job.
-const LOST_AFTER: Duration = DEAD_AFTER;
 
 /// Interval between checks whether attempts have ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -87,6 +81,9 @@ struct Running {
 /// A job and a claim of it.
 type Key = (i64, String);
 
+/// A job and the number of an attempt at it.
+type Attempt = (i64, i16);
+
 #[derive(Default)]
 struct Attempts {
     running: HashMap<Key, Running>,
@@ -142,32 +139,30 @@ impl UnderWay {
         self.0.lock().running.keys().any(|(id, _)| *id == job_id)
     }
 
-    /// The ids and attempts of long-running jobs.
-    fn long(&self) -> Vec<(i64, i16)> {
-        let known = self.0.lock();
-        let long = known
-            .running
-            .iter()
-            .filter(|(_, running)| !running.is_over && running.since.elapsed() >= LONG);
-        long.map(|((job_id, _), running)| (*job_id, running.attempt))
+    /// The attempts that have run for this long.
+    fn running_for(&self, time: Duration) -> Vec<Attempt> {
+        let attempts = self.0.lock();
+        let running = attempts.running.iter();
+        let running = running.filter(|(_, running)| running.since.elapsed() >= time);
+        running
+            .map(|((job_id, _), running)| (*job_id, running.attempt))
             .collect()
     }
 
-    /// Stops those attempts at these jobs that lost their job or were cancelled, by what the database answered to a
-    /// question of this time.
-    fn compare(&self, asked: Instant, jobs: &[i64], states: &[AttemptState]) {
-        let jobs: HashSet<i64> = jobs.iter().copied().collect();
-        let states: HashMap<i64, &AttemptState> = states.iter().map(|state| (state.job_id, state)).collect();
-        for ((job_id, claim), running) in &self.0.lock().running {
+    /// Stops the ended attempts, by an answer to a question of this time.
+    fn stop_ended(&self, asked: Instant, ended: &[EndedAttempt]) {
+        for ((job_id, _), running) in &self.0.lock().running {
+            let of_this = |ended: &&EndedAttempt| (ended.job_id, ended.attempt) == (*job_id, running.attempt);
+            let Some(ended) = ended.iter().find(of_this) else {
+                continue;
+            };
             // The answer may be older than an attempt that started since.
-            if !jobs.contains(job_id) || running.is_over || running.since >= asked {
+            if running.is_over || running.since >= asked {
                 continue;
             }
-            let cause = match states.get(job_id) {
-                Some(state) if state.claim != *claim => Cause::TakenOver,
-                Some(state) if state.is_cancelled => Cause::Cancelled,
-                Some(_) => continue,
-                None => Cause::TakenOver,
+            let cause = match ended.is_taken_over {
+                true => Cause::TakenOver,
+                false => Cause::Cancelled,
             };
             if running.stop.cause().is_none() {
                 tracing::info!(job = job_id, ?cause, "stopping an attempt");
@@ -176,19 +171,14 @@ impl UnderWay {
         }
     }
 
-    /// Checks in the database whether the attempts at these jobs are still current.
-    pub(super) async fn check(&self, context: &Context, jobs: &[i64]) -> Result<(), DatabaseError> {
+    /// Checks in the database whether the attempt at this job is still current.
+    pub(super) async fn check(&self, context: &Context, worker: &str, job: i64) -> Result<(), DatabaseError> {
         let asked = Instant::now();
-        let states = weir_ledger::read::attempts::states(&context.pool, jobs).await?;
-        self.compare(asked, jobs, &states);
+        let mut attempts = self.running_for(Duration::ZERO);
+        attempts.retain(|(job_id, _)| *job_id == job);
+        let ended = attempts::check(&context.pool, worker, &attempts, false).await?;
+        self.stop_ended(asked, &ended);
         Ok(())
-    }
-
-    /// Those of these claims that this process does not know.
-    fn unknown(&self, mut claimed: Vec<Key>) -> Vec<Key> {
-        let known = self.0.lock();
-        claimed.retain(|claim| !known.running.contains_key(claim));
-        claimed
     }
 }
 
@@ -221,66 +211,42 @@ pub(super) async fn watch(
     under_way: UnderWay,
     stopped: CancellationToken,
 ) {
+    // Until the next look for lost claims, which may read many dead entries.
     let mut pause = Pause::none();
     loop {
         tokio::select! {
             () = tokio::time::sleep(HEARTBEAT_INTERVAL) => {}
             () = stopped.cancelled() => return,
         }
-        for some in under_way.long().chunks(MAX_REFRESHED) {
-            let (jobs, attempts): (Vec<i64>, Vec<i16>) = some.iter().copied().unzip();
-            let refreshed = context.pool.with(async |client| {
-                Ok::<_, DatabaseError>(attempts::refresh(client, &client_id, &jobs, &attempts).await?)
-            });
-            if let Err(error) = refreshed.await {
-                tracing::warn!(%error, "could not record the running attempts");
-            }
-            if let Err(error) = under_way.check(&context, &jobs).await {
-                tracing::warn!(%error, "could not check the running attempts");
-            }
+        let (asked, finds_lost) = (Instant::now(), pause.is_over());
+        let attempts = under_way.running_for(if finds_lost { Duration::ZERO } else { LONG });
+        if attempts.is_empty() && !finds_lost {
+            continue;
         }
-        if pause.is_over() {
-            match requeue_lost(&context, &client_id, &under_way).await {
-                Ok(looking) => pause.after(looking),
-                Err(error) => tracing::warn!(%error, "could not check for lost claims"),
+        match attempts::check(&context.pool, &client_id, &attempts, finds_lost).await {
+            Ok(ended) => {
+                if finds_lost {
+                    pause.after(asked.elapsed());
+                }
+                under_way.stop_ended(asked, &ended);
+                report_lost(&attempts, &ended);
             }
+            Err(error) => tracing::warn!(%error, "could not check the running attempts"),
         }
     }
 }
 
-/// Makes the jobs of lost claims available again. Returns how long the look at long attempts took.
-async fn requeue_lost(
-    context: &Context,
-    client_id: &str,
-    under_way: &UnderWay,
-) -> Result<Duration, DatabaseError> {
-    let services = &context.settings.services;
-    let kinds: Vec<&str> = services
+fn report_lost(known: &[Attempt], ended: &[EndedAttempt]) {
+    for lost in ended
         .iter()
-        .map(|service| service.kind.as_str())
-        .chain([DELIVERY_KIND])
-        .collect();
-    let taken = context.pool.with(async |client| {
-        let began = Instant::now();
-        let claimed = attempts::claimed(client, client_id, &kinds, LOST_AFTER).await?;
-        let looking = began.elapsed();
-        let unknown = under_way.unknown(claimed);
-        if unknown.is_empty() {
-            return Ok((Vec::new(), looking));
-        }
-        let taken = attempts::requeue_lost(client, client_id, &unknown).await?;
-        Ok::<_, DatabaseError>((taken, looking))
-    });
-    let (taken, looking) = taken.await?;
-    for (job_id, state) in taken {
+        .filter(|ended| !known.contains(&(ended.job_id, ended.attempt)))
+    {
         metrics::counter!("weir_reclaimed_total").increment(1);
         tracing::warn!(
-            job = job_id,
-            state,
+            job = lost.job_id,
             "took over a job that was claimed but never started"
         );
     }
-    Ok(looking)
 }
 
 #[cfg(test)]
@@ -307,12 +273,13 @@ mod tests {
             created_at: Timestamp::UNIX_EPOCH,
             scheduled_at: Timestamp::UNIX_EPOCH,
             attempted_at: Timestamp::UNIX_EPOCH,
+            key: uuid::Uuid::nil(),
             found: None,
         }
     }
 
-    /// Why an attempt `1.1` stops after an answer to a question that was asked after its start, or before.
-    fn cause(state: Option<(&str, bool)>, is_asked_after: bool) -> Option<Cause> {
+    /// Why attempt 1 at job 7 stops after an answer to a question that was asked after its start, or before.
+    fn cause(ended: (i64, i16, bool), is_asked_after: bool) -> Option<Cause> {
         let under_way = UnderWay::default();
         let before = Instant::now();
         let entered = under_way.enter(&job("1.1"));
@@ -320,28 +287,28 @@ mod tests {
             true => Instant::now() + Duration::from_millis(1),
             false => before,
         };
-        let states = state.map(|(claim, is_cancelled)| AttemptState {
-            job_id: 7,
-            claim: claim.to_owned(),
-            is_cancelled,
-        });
-        under_way.compare(asked, &[7], states.as_slice());
+        let (job_id, attempt, is_taken_over) = ended;
+        let ended = EndedAttempt {
+            job_id,
+            attempt,
+            is_taken_over,
+        };
+        under_way.stop_ended(asked, &[ended]);
         assert_eq!(entered.stop.token.is_cancelled(), entered.stop.cause().is_some());
         entered.stop.cause()
     }
 
     #[test]
     fn an_attempt_stops_when_it_lost_its_job() {
-        assert_eq!(cause(Some(("1.1", false)), true), None);
-        assert_eq!(cause(Some(("1.1", true)), true), Some(Cause::Cancelled));
-        assert_eq!(cause(Some(("2.2", true)), true), Some(Cause::TakenOver));
-        assert_eq!(cause(None, true), Some(Cause::TakenOver));
+        assert_eq!(cause((7, 2, true), true), None);
+        assert_eq!(cause((8, 1, true), true), None);
+        assert_eq!(cause((7, 1, false), true), Some(Cause::Cancelled));
+        assert_eq!(cause((7, 1, true), true), Some(Cause::TakenOver));
     }
 
     #[test]
     fn an_answer_older_than_the_attempt_does_not_stop_it() {
-        assert_eq!(cause(Some(("0.1", false)), false), None);
-        assert_eq!(cause(None, false), None);
+        assert_eq!(cause((7, 1, true), false), None);
     }
 
     #[test]
@@ -358,13 +325,12 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_known_until_its_end_is_written() {
+    fn an_attempt_is_known_until_its_end_is_written() {
         let under_way = UnderWay::default();
         let entered = under_way.enter(&job("1.1"));
         entered.is_over();
-        let claims = vec![(7, "1.1".to_owned()), (7, "2.2".to_owned())];
-        assert_eq!(under_way.unknown(claims.clone()), [(7, "2.2".to_owned())]);
+        assert_eq!(under_way.running_for(Duration::ZERO), [(7, 1)]);
         drop(entered);
-        assert_eq!(under_way.unknown(claims.clone()), claims);
+        assert_eq!(under_way.running_for(Duration::ZERO), []);
     }
 }

@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 use secrecy::SecretString;
 use serde::Deserialize;
 use serde_json::json;
-use uuid::Uuid;
 use weir_ledger::attempts::{self, AwaitOutcome, ClaimedJob, End, Holds};
 use weir_ledger::control::DELIVERY_KIND;
 use weir_ledger::database::{ConnectionPool, DatabaseError};
@@ -423,23 +422,8 @@ struct Started<'a> {
     job: &'a ClaimedJob,
     /// The holder of the job's reservation; without one, the user in the job's arguments.
     holder: Option<Holder>,
-    key: Uuid,
     token: Option<SecretString>,
     log: AttemptLog<'a>,
-}
-
-/// The job's key outside of `database`. After a failover or a restore, several jobs may have the same id. They differ
-/// in their creation time, and those of two users in their arguments.
-fn key_of(job: &ClaimedJob, database: Uuid) -> Uuid {
-    let created = job.created_at.as_microsecond();
-    let parts: [&[u8]; 5] = [
-        &job.id.to_be_bytes(),
-        &created.to_be_bytes(),
-        job.kind.as_bytes(),
-        b"\0",
-        job.args.as_bytes(),
-    ];
-    Uuid::new_v5(&database, &parts.concat())
 }
 
 impl Worker {
@@ -450,7 +434,6 @@ impl Worker {
         Ok(Started {
             job,
             holder,
-            key: key_of(job, holders.namespace()),
             token: self.context.attempt_tokens().await?.of(job.claim()),
             log: AttemptLog::start(&self.context.settings, job, holder),
         })
@@ -478,7 +461,7 @@ impl Worker {
             job_id: job.id,
             attempt: job.attempt,
             holder: started.holder,
-            key: started.key,
+            key: job.key,
             args,
             token: started.token.clone(),
             progress: reporter,

@@ -78,7 +78,7 @@ async fn claims_keep_rivers_order_and_start_where_they_are_told() {
     let claim = async |most: i32, since: &str| {
         let sql = format!(
             "SELECT queue, priority::int, scheduled_at > now() - interval '1 minute', claims
-             FROM claim_jobs('weir_test', '{{known}}', '{{one,two,paused}}', ARRAY[{most}, 10, 10], ARRAY[{since}, now(), NULL])"
+             FROM claim_jobs('weir_test', '{{known}}', false, '{{one,two,paused}}', ARRAY[{most}, 10, 10], ARRAY[{since}, now(), NULL])"
         );
         let rows = client.query(&sql, &[]).await.unwrap();
         let row = |row: &tokio_postgres::Row| (row.get(0), row.get(1), row.get(2), row.get(3));

@@ -69,6 +69,7 @@ fn entries() -> [ServiceEntry; 2] {
         unique_by: unique_by.iter().map(|member| (*member).to_owned()).collect(),
         amount: ServiceAmount::Caller,
         retry,
+        timeout: Duration::from_secs(60),
     };
     [
         entry("analysis", "analysis:analyze", &["repo"], None),

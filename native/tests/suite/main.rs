@@ -40,6 +40,7 @@ mod fleet;
 mod generated_requests;
 mod generators;
 mod grants;
+mod groups;
 mod guard;
 mod handlers;
 mod identities;

@@ -202,11 +202,14 @@ async fn the_page_of_the_functions_is_current() {
         .to_owned();
     for name in [
         "weir_submit",
+        "weir_submit_many",
         "weir_quota",
+        "weir_charge",
         "weir_claim",
         "weir_heartbeat",
         "weir_complete",
         "weir_fail",
+        "weir_settle_many",
         "weir_progress",
         "weir_extend",
         "weir_holder",

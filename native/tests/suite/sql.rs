@@ -1423,15 +1423,8 @@ async fn the_jobs_of_a_silent_worker_run_again_and_those_of_a_living_one_do_not(
         )
         .await
         .unwrap();
-    let beat = "SELECT weir_heartbeat($1)";
-    assert_eq!(
-        client
-            .query_one(beat, &[&"beats"])
-            .await
-            .unwrap()
-            .get::<_, i32>(0),
-        1
-    );
+    let beat = "SELECT * FROM weir_heartbeat($1)";
+    assert_eq!(client.query(beat, &[&"beats"]).await.unwrap().len(), 1);
     let user = weir.user("free").await.to_string();
     submit(&client, &user).await;
     let claim = "SELECT count(*) FROM weir_claim('analysis_default', 'claims')";
@@ -1454,12 +1447,177 @@ async fn the_jobs_of_a_silent_worker_run_again_and_those_of_a_living_one_do_not(
         ]
     );
     // It learns that its job no longer belongs to it.
-    assert_eq!(
-        client.query_one(beat, &[&"late"]).await.unwrap().get::<_, i32>(0),
-        0
-    );
+    assert!(client.query(beat, &[&"late"]).await.unwrap().is_empty());
     let error = refusal(&client, "SELECT weir_heartbeat('weir_x')").await;
     assert!(error.starts_with("a worker name must have"), "{error}");
+    weir.end().await;
+}
+
+/// The states of the attempts that a worker knows, or of all attempts of its name.
+async fn beat(client: &Client, worker: &str, known: Option<&[(i64, i32)]>) -> Vec<(i64, String)> {
+    let known: Option<Value> = known.map(|known| {
+        let known = known.iter();
+        known
+            .map(|(id, attempt)| json!({ "job_id": id, "attempt": attempt }))
+            .collect()
+    });
+    let sql = "SELECT job_id, state FROM weir_heartbeat($1, $2) ORDER BY job_id";
+    let rows = client.query(sql, &[&worker, &known]).await.unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+/// A worker with a job of each of so many users.
+async fn claimed_by(weir: &Weir, client: &Client, worker: &str, jobs: usize) -> Vec<i64> {
+    let mut ids = Vec::new();
+    for _ in 0..jobs {
+        let user = weir.user("free").await.to_string();
+        ids.push(submit(client, &user).await.1.unwrap());
+    }
+    let claim = "SELECT job_id FROM weir_claim('analysis_default', $1, 100)";
+    assert_eq!(client.query(claim, &[&worker]).await.unwrap().len(), jobs);
+    ids
+}
+
+async fn shift_start(client: &Client, id: i64, by: &str) {
+    let shift = format!("UPDATE river_job SET attempted_at = now() - interval '{by}' WHERE id = {id}");
+    client.batch_execute(&shift).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_tells_what_has_become_of_the_workers_attempts() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let ids = claimed_by(&weir, &client, "w", 4).await;
+    let known: Vec<(i64, i32)> = ids.iter().map(|id| (*id, 1)).collect();
+    let running: Vec<(i64, String)> = ids.iter().map(|id| (*id, "running".to_owned())).collect();
+    assert_eq!(beat(&client, "w", None).await, running);
+    assert_eq!(beat(&client, "w", Some(&known)).await, running);
+
+    // The service's timeout is 20 minutes.
+    shift_start(&client, ids[1], "20 minutes 5 seconds").await;
+    shift_start(&client, ids[2], "21 minutes").await;
+    let cancel = "UPDATE river_job SET metadata = metadata || '{\"cancel_attempted_at\": \"2026-11-28T00:00:00Z\"}' WHERE id = $1";
+    client.execute(cancel, &[&ids[0]]).await.unwrap();
+    client
+        .execute("UPDATE river_job SET attempt = 2 WHERE id = $1", &[&ids[3]])
+        .await
+        .unwrap();
+    let states = ["cancelled", "overdue", "taken_over", "taken_over"];
+    let expected: Vec<(i64, String)> = std::iter::zip(&ids, states)
+        .map(|(id, state)| (*id, state.to_owned()))
+        .collect();
+    for _ in 0..2 {
+        assert_eq!(beat(&client, "w", Some(&known)).await, expected);
+    }
+    assert_eq!(state_of(&client, ids[2]).await, "available");
+    let error = "SELECT errors[1] ->> 'error' AS outcome FROM river_job WHERE errors IS NOT NULL";
+    let error = outcome(&client, error).await;
+    assert!(error.contains("longer than the timeout"), "{error}");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_jobs_of_a_lost_claim_run_again_without_the_loss_of_an_attempt() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let ids = claimed_by(&weir, &client, "w", 2).await;
+    // The answer may be on its way.
+    let known = [(ids[0], 1)];
+    assert_eq!(beat(&client, "w", Some(&known)).await.len(), 1);
+    assert_eq!(state_of(&client, ids[1]).await, "running");
+    for id in &ids {
+        shift_start(&client, *id, "11 seconds").await;
+    }
+    let states = [(ids[0], "running".to_owned()), (ids[1], "taken_over".to_owned())];
+    assert_eq!(beat(&client, "w", Some(&known)).await, states);
+    assert_eq!(state_of(&client, ids[1]).await, "available");
+    let left = "SELECT (max_attempts - attempt)::text AS outcome FROM river_job WHERE state = 'available'";
+    assert_eq!(outcome(&client, left).await, "3");
+    let claim = "SELECT attempt FROM weir_claim('analysis_default', 'w')";
+    assert_eq!(client.query_one(claim, &[]).await.unwrap().get::<_, i32>(0), 2);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_attempt_is_charged_at_most_what_it_reserved() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let user = weir.user("free").await;
+    let id = submit(&client, &user.to_string()).await.1.unwrap();
+    client
+        .batch_execute(&format!(
+            "SELECT weir_claim('analysis_default', 'w'); SELECT weir_extend({id}, 1, 4)"
+        ))
+        .await
+        .unwrap();
+    let answer = weir
+        .call(
+            "DELETE",
+            &format!("/api/jobs/{id}"),
+            Who::User(user),
+            &[],
+            Vec::new(),
+        )
+        .await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert_eq!(beat(&client, "w", None).await, [(id, "cancelled".to_owned())]);
+    let calls = [
+        format!("SELECT outcome FROM weir_progress({id}, 1, 0.5)"),
+        format!("SELECT outcome FROM weir_extend({id}, 1, 1)"),
+    ];
+    for call in calls {
+        assert_eq!(outcome(&client, &call).await, "cancelled", "{call}");
+    }
+    let charged: i64 = client
+        .query_one("SELECT charged FROM weir_complete($1, 1, used => 9)", &[&id])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(charged, 5);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_with_unreadable_attempts_is_refused() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    for attempts in [
+        "null",
+        "{}",
+        "7",
+        "[7]",
+        "[{}]",
+        "[{\"job_id\": -1, \"attempt\": 1}]",
+    ] {
+        let error = refusal(&client, &format!("SELECT weir_heartbeat('w', '{attempts}')")).await;
+        assert!(
+            error.starts_with("attempts must be a JSON array"),
+            "{attempts}: {error}"
+        );
+    }
+    assert_eq!(beat(&client, "w", Some(&[])).await, []);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_returns_the_holder_and_one_key_for_all_attempts() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let user = weir.user("free").await;
+    let id = submit(&client, &user.to_string()).await.1.unwrap();
+    let claim = "SELECT holder, key FROM weir_claim('analysis_default', 'w')";
+    let first = client.query_one(claim, &[]).await.unwrap();
+    let holder = client
+        .query_one("SELECT weir_holder($1)", &[&user.to_string()])
+        .await
+        .unwrap();
+    assert_eq!(first.get::<_, uuid::Uuid>(0), holder.get::<_, uuid::Uuid>(0));
+    client
+        .execute("UPDATE river_job SET state = 'available' WHERE id = $1", &[&id])
+        .await
+        .unwrap();
+    let second = client.query_one(claim, &[]).await.unwrap();
+    assert_eq!(first.get::<_, uuid::Uuid>(1), second.get::<_, uuid::Uuid>(1));
     weir.end().await;
 }
 

@@ -61,6 +61,7 @@ fn entries() -> [ServiceEntry; 3] {
         unique_by: unique_by.iter().map(|member| (*member).to_owned()).collect(),
         amount,
         retry: None,
+        timeout: Duration::from_secs(60),
     };
     [
         entry("told", &["repo"], ServiceAmount::Caller),

@@ -9,8 +9,8 @@
 --
 -- When two transactions create a user at once, one waits for the other.
 -- Cost: two inserts a user.
--- Callers: submit_many, admit_late; ledger/src/reconciliation/sql/provision.sql, ledger/src/control/sql/create_user.sql and
--- import_users.sql, ledger/src/plans.rs.
+-- Callers: submit_many, admit_late, weir_charge; ledger/src/reconciliation/sql/provision.sql,
+-- ledger/src/control/sql/create_user.sql and import_users.sql, ledger/src/plans.rs.
 CREATE OR REPLACE FUNCTION create_users(ids uuid[], subjects text[], plan text DEFAULT NULL, OUT new_users bigint)
 LANGUAGE plpgsql
 SET search_path FROM CURRENT

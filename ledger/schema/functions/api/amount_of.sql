@@ -3,7 +3,7 @@
 -- Errors: 22023 when there is no amount, when it is not from 0 to 10^15, or when the member is not from 1 to 10^15. Rust
 -- decides the same in native/src/config/service.rs (Amount, MAX_AMOUNT).
 -- Cost: no table.
--- Callers: weir_submit, weir_quota.
+-- Callers: submission_of, weir_quota.
 CREATE OR REPLACE FUNCTION amount_of(service weir_services, args jsonb, requested bigint) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE
 SET search_path FROM CURRENT

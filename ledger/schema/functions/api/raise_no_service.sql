@@ -1,6 +1,6 @@
 -- Raises 22023 for a service that does not exist, with the existing ones as the hint.
 -- Cost: the services.
--- Callers: weir_submit, weir_quota.
+-- Callers: submission_of, weir_quota.
 CREATE OR REPLACE FUNCTION raise_no_service(service text) RETURNS void
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT

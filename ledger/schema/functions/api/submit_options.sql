@@ -8,7 +8,7 @@
 -- asked_for is run_at as the caller wrote it, even if it has passed.
 -- Errors: 22023 for anything else.
 -- Cost: no table.
--- Callers: weir_submit.
+-- Callers: submission_of.
 CREATE OR REPLACE FUNCTION submit_options(options jsonb, OUT idempotency_key text, OUT run_at timestamptz, OUT asked_for timestamptz, OUT priority smallint,
                                           OUT wake boolean)
 LANGUAGE plpgsql STABLE

@@ -13,16 +13,19 @@
 -- A job needs a slot if its arguments name a user. A job without a user (`user_id` absent, empty or not a text) needs
 -- none. A paused queue returns no jobs.
 --
+-- `holder` is the account, null for a job of another program. `key` is the same for all attempts at a job, and no other
+-- job has it in any copy of the database: pass it to other systems as an idempotency key.
+--
 -- Pass `created_at` to the functions that end the attempt. After a failover that lost commits, a new job may have the
 -- id and the attempt of a lost one; its time differs. The clients of this repository pass it.
 --
 -- Errors: 22023 for invalid arguments.
 --
--- Cost: one scan of River's index of available jobs, one update per job, and one write.
+-- Cost: as claim_jobs(), and one write.
 --
 -- Callers: other languages, as role weir_worker.
 CREATE OR REPLACE FUNCTION weir_claim(queue text, worker text, most int DEFAULT 1)
-RETURNS TABLE (job_id bigint, attempt int, kind text, args jsonb, created_at timestamptz)
+RETURNS TABLE (job_id bigint, attempt int, kind text, args jsonb, created_at timestamptz, holder uuid, key uuid)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
 SET standard_conforming_strings = on
@@ -34,27 +37,9 @@ BEGIN
     END IF;
     PERFORM require_worker_name(worker);
     RETURN QUERY
-    WITH picked AS MATERIALIZED (
-        SELECT j.id
-        FROM river_job j
-        WHERE j.state = 'available' AND j.queue = weir_claim.queue AND j.scheduled_at <= clock_timestamp()
-          AND is_service_kind(j.kind)
-          AND NOT EXISTS (SELECT 1 FROM river_queue q
-                          WHERE q.name IN (weir_claim.queue, '*') AND q.paused_at IS NOT NULL)
-          AND ((jsonb_typeof(j.args -> 'user_id') IS DISTINCT FROM 'string' OR j.args ->> 'user_id' = '')
-                   AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id)
-               OR EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id AND r.admitted_at IS NOT NULL)
-               OR NOT (SELECT s.counts_slots FROM weir_settings s))
-        ORDER BY j.priority, j.scheduled_at, j.id
-        LIMIT most
-        FOR UPDATE SKIP LOCKED
-    )
-    UPDATE river_job j
-    SET state = 'running', attempt = j.attempt + 1, attempted_at = clock_timestamp(),
-        attempted_by = (coalesce(j.attempted_by, '{}'))[greatest(coalesce(cardinality(j.attempted_by), 0) - 98, 1):] || worker
-    FROM picked p
-    WHERE j.id = p.id
-    RETURNING j.id, j.attempt::int, j.kind, j.args, j.created_at;
+    SELECT c.job_id, c.attempt::int, c.kind, c.args::jsonb, c.created_at, c.holder, c.key
+    FROM claim_jobs(worker, ARRAY(SELECT s.kind FROM weir_services s), true, ARRAY[queue], ARRAY[most],
+                    ARRAY[NULL::timestamptz]) c;
     IF FOUND THEN
         PERFORM record_heartbeat(worker);
     END IF;

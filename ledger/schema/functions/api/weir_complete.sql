@@ -9,7 +9,7 @@
 --
 -- | outcome | |
 -- |---|---|
--- | `done` | `charged` is the charge |
+-- | `done` | `charged` is the charge. A job that completes after its cancellation was requested is charged like any other |
 -- | `fenced_out` | this attempt is no longer the current one. Nothing was changed: roll back what the attempt did |
 --
 -- Errors: 22023 for invalid arguments; 25000 unless the isolation level is READ COMMITTED; 40001 when another
@@ -17,7 +17,7 @@
 --
 -- Cost: as settle_many(). It locks the user's account until the transaction ends, so call it last.
 --
--- Callers: other languages, as role weir_worker; ledger/src/attempts/outstanding.rs.
+-- Callers: weir_settle_many; other languages, as role weir_worker; ledger/src/attempts/outstanding.rs.
 CREATE OR REPLACE FUNCTION weir_complete(job_id bigint, attempt int, output jsonb DEFAULT NULL, used bigint DEFAULT NULL,
                               created_at timestamptz DEFAULT NULL, OUT outcome text, OUT charged bigint)
 LANGUAGE plpgsql SECURITY DEFINER

@@ -10,6 +10,7 @@
 -- |---|---|
 -- | `extended` | `quota` is the new quota |
 -- | `over_quota`, `too_large` | as for `weir_submit`. Nothing was changed |
+-- | `cancelled` | the job's cancellation was requested, so the attempt should end. Nothing was changed |
 -- | `fenced_out` | this attempt is no longer the current one. Nothing was changed |
 --
 -- Errors: 22023 for invalid arguments; 25000 for another isolation level than READ COMMITTED; P0001 when the user's
@@ -58,11 +59,15 @@ BEGIN
               AND EXISTS (SELECT 1 FROM outstanding_answers(j.id, j.attempt, j.attempted_by)))
     FOR NO KEY UPDATE;
     IF NOT FOUND THEN
-        outcome := CASE WHEN is_attempt_without_holder(weir_extend.job_id, weir_extend.attempt) THEN 'extended'
-                        ELSE 'fenced_out' END;
+        outcome := CASE WHEN NOT is_attempt_without_holder(weir_extend.job_id, weir_extend.attempt) THEN 'fenced_out'
+                        WHEN is_cancelled(weir_extend.job_id) THEN 'cancelled'
+                        ELSE 'extended' END;
         RETURN;
     END IF;
-    IF r.user_id IS NULL THEN
+    IF is_cancelled(r.job_id) THEN
+        outcome := 'cancelled';
+        RETURN;
+    ELSIF r.user_id IS NULL THEN
         -- A client address has no quota.
         outcome := 'extended';
         RETURN;
@@ -108,4 +113,4 @@ END
 $$;
 
 COMMENT ON FUNCTION weir_extend IS
-    'reserves more for a running job; outcome: extended, over_quota, too_large, fenced_out';
+    'reserves more for a running job; outcome: extended, over_quota, too_large, cancelled, fenced_out';

@@ -17,7 +17,7 @@
 --
 -- Cost: as `weir_complete`, with the same lock.
 --
--- Callers: other languages, as role weir_worker.
+-- Callers: weir_settle_many; other languages, as role weir_worker.
 CREATE OR REPLACE FUNCTION weir_fail(job_id bigint, attempt int, error text, retry_at timestamptz DEFAULT NULL,
                           created_at timestamptz DEFAULT NULL, OUT outcome text)
 LANGUAGE plpgsql SECURITY DEFINER

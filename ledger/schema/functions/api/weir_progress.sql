@@ -7,7 +7,8 @@
 -- | `message` | at most 1000 bytes |
 -- | `created_at` | when the job was created, as `weir_claim` returned it. Another job with this id is fenced out. Default: not checked |
 --
--- Returns `done`, or `fenced_out` if this attempt is no longer the current one.
+-- Returns `done`; `cancelled` if the job's cancellation was requested, so that the attempt should end; `fenced_out` if
+-- this attempt is no longer the current one.
 --
 -- Errors: 22023 for invalid arguments.
 --
@@ -54,10 +55,13 @@ BEGIN
         FROM river_job j
         WHERE j.id = weir_progress.job_id AND p.client_id = j.attempted_by[array_upper(j.attempted_by, 1)]
           AND p.client_id NOT LIKE 'weir\_%' AND p.beat_at < clock_timestamp() - interval '1 second';
+        IF is_cancelled(weir_progress.job_id) THEN
+            outcome := 'cancelled';
+        END IF;
     END IF;
     PERFORM set_config('weir.counters', counters, true);
 END
 $$;
 
 COMMENT ON FUNCTION weir_progress IS
-    'records the progress of an attempt for the job''s owner; outcome: done, fenced_out';
+    'records the progress of an attempt for the job''s owner; outcome: done, cancelled, fenced_out';

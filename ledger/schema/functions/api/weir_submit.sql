@@ -42,50 +42,12 @@ SET standard_conforming_strings = on
 AS $$
 #variable_conflict use_column
 DECLARE
-    this_holder CONSTANT uuid := weir_holder(weir_submit.subject);
-    is_uuid CONSTANT boolean := uuid_of_subject(weir_submit.subject) IS NOT NULL;
-    wanted record;
-    of_service weir_services;
-    hash bytea;
-    r record;
+    s record;
 BEGIN
     PERFORM require_read_committed('weir_submit');
-    SELECT * INTO wanted FROM submit_options(weir_submit.options);
-    SELECT * INTO of_service FROM weir_services s WHERE s.name = weir_submit.service;
-    IF NOT FOUND THEN
-        PERFORM raise_no_service(weir_submit.service);
-    END IF;
-    IF jsonb_typeof(args) IS DISTINCT FROM 'object' OR octet_length(args::text) > 262144 THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'the arguments must be a JSON object of at most 256 KiB';
-    END IF;
-    -- Workers cannot read more.
-    IF json_depth(args) > 127 THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'the arguments must be nested at most 127 levels deep';
-    END IF;
-    -- As in a token of the same user.
-    args := args || jsonb_build_object(
-        'user_id', CASE WHEN is_uuid THEN this_holder::text ELSE weir_submit.subject END);
-    IF wanted.idempotency_key IS NOT NULL THEN
-        hash := sha256(convert_to(of_service.name, 'UTF8') || '\x00' || convert_to(args::text, 'UTF8')
-                       || convert_to(concat_ws('/', coalesce(weir_submit.amount::text, ''), wanted.priority,
-                                               extract(epoch FROM wanted.asked_for)), 'UTF8'));
-    END IF;
-    SELECT m.* INTO r
-    FROM submit_many(
-        ARRAY[ROW(
-            this_holder, this_holder, CASE WHEN NOT is_uuid THEN weir_submit.subject END, of_service.name,
-            of_service.event_type, of_service.kind, of_service.max_attempts, args, '{}', wanted.priority,
-            amount_of(of_service, args, weir_submit.amount), wanted.run_at, wanted.idempotency_key, hash,
-            unique_key_of(this_holder, of_service.kind, args, of_service.unique_by))::submission],
-        'wait', false) WITH ORDINALITY m
-    ORDER BY m.ordinality DESC LIMIT 1;
-    outcome := CASE r.outcome WHEN 'scheduled' THEN 'parked' ELSE r.outcome END;
-    job_id := r.job_id;
-    quota := quota_of_submission(r.outcome, r.added, r.drawn, r.full_spans, r.spans, r.ends, r.limits, r.ceilings, r.used_in,
-                                 r.reserved_in, r.from_grants, r.granted);
-    IF outcome = 'admitted' AND wanted.wake THEN
-        PERFORM wake_queue(r.queue);
-    END IF;
+    s := submission_of(weir_submit.subject, weir_submit.service, weir_submit.args, weir_submit.amount, weir_submit.options);
+    SELECT m.outcome, m.job_id, m.quota INTO outcome, job_id, quota
+    FROM submit_group(ARRAY[s.submission], ARRAY[s.wake], false) m;
 END
 $$;
 

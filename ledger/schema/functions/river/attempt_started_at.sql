@@ -3,7 +3,7 @@
 -- metadata with the attempt's claim.
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
--- Callers: settle_many, fail_attempt; ledger/src/attempts/sql/end.sql; ledger/src/audit/sql/i2_running.sql, i5_ownerless.sql and i5_unheld.sql,
+-- Callers: check_attempts, settle_many, fail_attempt; ledger/src/attempts/sql/end.sql; ledger/src/audit/sql/i2_running.sql, i5_ownerless.sql and i5_unheld.sql,
 -- ledger/src/read/sql/job_details.sql and job_view.sql, ledger/src/reconciliation/sql/keep_finished.sql.
 CREATE OR REPLACE FUNCTION attempt_started_at(metadata jsonb, attempt smallint, attempted_by text[], attempted_at timestamptz)
 RETURNS timestamptz

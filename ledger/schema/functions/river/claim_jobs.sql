@@ -4,18 +4,21 @@
 -- | parameter | |
 -- |---|---|
 -- | `worker` | the process that works the jobs |
+-- | `only_with_slot` | whether to leave jobs that name a user and have no slot, unless slots are not counted |
 -- | `queues`, `most`, `since` | the queues, and for each the maximum number of jobs, and the start in its order: of the first priority, only jobs that start at this time or later. Null: all jobs |
 --
 -- Returns the jobs with their accounts, slots and quotas. A job that was settled and then made available again has an
 -- account and no reservation. A job of another program has neither. These are read after the claim: from then on, no
--- other transaction changes them.
+-- other transaction changes them. `key` identifies the job outside of this database. After a failover or a restore,
+-- several jobs may have the same id. They differ in their creation time, and those of two users in their arguments.
 -- Cost: one scan of River's index of available jobs for each queue, and for each job one update and two look-ups.
--- Callers: ledger/src/attempts/claims.rs.
-CREATE OR REPLACE FUNCTION claim_jobs(worker text, kinds text[], queues text[], most int[], since timestamptz[])
+-- Callers: weir_claim; ledger/src/attempts/claims.rs.
+CREATE OR REPLACE FUNCTION claim_jobs(worker text, kinds text[], only_with_slot boolean, queues text[], most int[],
+                                      since timestamptz[])
 RETURNS TABLE (job_id bigint, attempt smallint, max_attempts smallint, claim text, claims int, errors int, last_error_at text,
                kind text, queue text, priority smallint, args text, request_id text, traceparent text,
                created_at timestamptz, scheduled_at timestamptz, attempted_at timestamptz,
-               holder uuid, user_id uuid, meter usage_event_type, has_reservation boolean, has_slot boolean)
+               holder uuid, user_id uuid, meter usage_event_type, has_reservation boolean, has_slot boolean, key uuid)
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
@@ -40,11 +43,16 @@ BEGIN
               AND (j.priority, j.scheduled_at, j.id) >= (1::smallint, coalesce(q.since, '-infinity'), 0::bigint)
               -- No later attempt has a number.
               AND j.kind = ANY (claim_jobs.kinds) AND j.attempt < 32767
+              AND (NOT only_with_slot
+                   OR EXISTS (SELECT FROM quota_reservations r WHERE r.job_id = j.id AND r.admitted_at IS NOT NULL)
+                   OR (jsonb_typeof(j.args -> 'user_id') IS DISTINCT FROM 'string' OR j.args ->> 'user_id' = '')
+                      AND NOT EXISTS (SELECT FROM quota_reservations r WHERE r.job_id = j.id)
+                   OR NOT (SELECT s.counts_slots FROM weir_settings s))
             ORDER BY j.priority, j.scheduled_at, j.id
             LIMIT q.most
             FOR UPDATE SKIP LOCKED
         ) p
-        WHERE NOT EXISTS (SELECT 1 FROM river_queue r WHERE r.name = q.queue AND r.paused_at IS NOT NULL)
+        WHERE NOT EXISTS (SELECT 1 FROM river_queue r WHERE r.name IN (q.queue, '*') AND r.paused_at IS NOT NULL)
     ), started AS (
         UPDATE river_job j
         SET state = 'running', attempt = j.attempt + 1, attempted_at = now(),
@@ -64,14 +72,18 @@ BEGIN
            j.args::text, j.metadata ->> 'weir:request_id', j.metadata ->> 'weir:traceparent',
            -- Other programs may write times that Rust cannot read, such as -infinity.
            least(greatest(j.created_at, '0001-01-01Z'), '9999-01-01Z'),
-           least(greatest(j.scheduled_at, '0001-01-01Z'), '9999-01-01Z'), j.attempted_at, coalesce(r.holder, s.holder), coalesce(r.user_id, s.user_id),
-           coalesce(r.event_type, s.event_type), r.job_id IS NOT NULL, coalesce(r.admitted_at IS NOT NULL, false)
+           least(greatest(j.scheduled_at, '0001-01-01Z'), '9999-01-01Z'), j.attempted_at,
+           coalesce(r.holder, s.holder), coalesce(r.user_id, s.user_id),
+           coalesce(r.event_type, s.event_type), r.job_id IS NOT NULL, coalesce(r.admitted_at IS NOT NULL, false),
+           left(encode(sha256(convert_to(concat_ws('/', t.address_namespace, j.id, extract(epoch FROM j.created_at), j.kind,
+                                                   j.args), 'UTF8')), 'hex'), 32)::uuid
     FROM unnest(claimed) WITH ORDINALITY AS c (id, n)
     CROSS JOIN LATERAL (SELECT * FROM river_job k WHERE k.id = c.id OFFSET 0) j
     LEFT JOIN LATERAL (SELECT * FROM quota_reservations q WHERE q.job_id = c.id OFFSET 0) r ON true
     LEFT JOIN LATERAL (
         SELECT * FROM submissions b WHERE b.job_id = c.id AND r.job_id IS NULL OFFSET 0
     ) s ON true
+    CROSS JOIN weir_settings t
     ORDER BY j.priority, j.scheduled_at, j.id;
 END
 $$;

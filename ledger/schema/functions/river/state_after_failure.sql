@@ -2,7 +2,7 @@
 -- attempts left, else the state `again`.
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
--- Callers: fail_attempt; ledger/src/attempts/sql/end.sql and requeue_lost.sql,
+-- Callers: check_attempts, fail_attempt; ledger/src/attempts/sql/end.sql,
 -- ledger/src/reconciliation/sql/take_over.sql.
 CREATE OR REPLACE FUNCTION state_after_failure(metadata jsonb, attempt int, max_attempts int, again text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$

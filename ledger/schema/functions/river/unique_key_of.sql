@@ -3,7 +3,7 @@
 -- Errors: 22023 for a member that is nested more than 100 deep; 22003 for a number that is larger than any double.
 -- Rust: ledger/src/unique_key.rs.
 -- Cost: no table.
--- Callers: weir_submit.
+-- Callers: submission_of.
 CREATE OR REPLACE FUNCTION unique_key_of(holder uuid, kind text, args jsonb, members text[]) RETURNS bytea
 LANGUAGE plpgsql IMMUTABLE STRICT
 SET search_path FROM CURRENT

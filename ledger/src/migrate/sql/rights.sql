@@ -7,9 +7,11 @@
 --
 -- The names in braces are replaced by literals: the schema, and the names of Weir's functions, relations and types.
 WITH allowed (name, role) AS (
-    VALUES ('weir_submit', 'weir_submitter'), ('weir_quota', 'weir_submitter'),
+    VALUES ('weir_submit', 'weir_submitter'), ('weir_submit_many', 'weir_submitter'), ('weir_quota', 'weir_submitter'),
+           ('weir_charge', 'weir_submitter'),
            ('weir_holder', 'weir_submitter'), ('weir_holder', 'weir_worker'),
            ('weir_claim', 'weir_worker'), ('weir_complete', 'weir_worker'), ('weir_fail', 'weir_worker'),
+           ('weir_settle_many', 'weir_worker'),
            ('weir_progress', 'weir_worker'), ('weir_extend', 'weir_worker'), ('weir_heartbeat', 'weir_worker')
 ), schema AS (
     SELECT n.* FROM pg_namespace n WHERE n.nspname = {weir}

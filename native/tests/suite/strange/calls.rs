@@ -179,7 +179,7 @@ fn progress(rng: &mut StdRng, [id, attempt]: Attempt) -> Call {
             pick(rng, &fractions).map(str::to_owned),
             pick(rng, &messages).map(|text| text.repeat(pick(rng, &[1, 100]))),
         ],
-        &["done", "fenced_out"],
+        &["done", "cancelled", "fenced_out"],
     )
 }
 
@@ -187,7 +187,7 @@ fn extend(rng: &mut StdRng, [id, attempt]: Attempt) -> Call {
     Call::of(
         "weir_extend($1::text::bigint, $2::text::int, $3::text::bigint)",
         [id, attempt, int(rng)],
-        &["extended", "over_quota", "too_large", "fenced_out"],
+        &["extended", "over_quota", "too_large", "cancelled", "fenced_out"],
     )
 }
 

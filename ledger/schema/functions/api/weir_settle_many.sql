@@ -1,0 +1,62 @@
+-- Ends attempts, inside the caller's transaction, by one statement: `weir_complete` and `weir_fail` for groups. Locks the
+-- accounts in one order, so that groups do not block each other in circles.
+--
+-- | parameter | |
+-- |---|---|
+-- | `attempts` | a JSON array of at most 1000 objects. A success has `{"job_id", "attempt", "created_at", "output", "used"}`, a failure `{"job_id", "attempt", "created_at", "error", "retry_at"}`; the first two are required |
+--
+-- Returns a row for each member: its place in the array, from 1, and the outcome and charge of `weir_complete`, or the
+-- outcome of `weir_fail`.
+--
+-- Errors: as `weir_complete` and `weir_fail`, of any member. Then nothing was written.
+--
+-- Cost: as `weir_complete` or `weir_fail` for each member, in one message and one transaction.
+--
+-- Callers: other languages, as role weir_worker.
+CREATE OR REPLACE FUNCTION weir_settle_many(attempts jsonb)
+RETURNS TABLE (member int, job_id bigint, outcome text, charged bigint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT
+SET standard_conforming_strings = on
+AS $$
+#variable_conflict use_column
+DECLARE
+    one record;
+BEGIN
+    PERFORM require_read_committed('weir_settle_many');
+    IF jsonb_typeof(attempts) IS DISTINCT FROM 'array' OR jsonb_array_length(attempts) > 1000 OR EXISTS (
+        SELECT FROM jsonb_array_elements(attempts) a
+        WHERE (a ->> 'job_id' ~ '^[0-9]{1,18}$' AND a ->> 'attempt' ~ '^[0-9]{1,5}$'
+               AND coalesce(a ->> 'used', '0') ~ '^-?[0-9]{1,18}$') IS NOT TRUE
+    ) THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = 'attempts must be a JSON array of at most 1000 objects such as {"job_id": 17, "attempt": 1, "used": 3}';
+    END IF;
+    PERFORM FROM lock_accounts(
+        ARRAY(SELECT r.holder FROM jsonb_array_elements(attempts) a
+              JOIN quota_reservations r ON r.job_id = (a ->> 'job_id')::bigint ORDER BY r.job_id),
+        ARRAY(SELECT r.event_type FROM jsonb_array_elements(attempts) a
+              JOIN quota_reservations r ON r.job_id = (a ->> 'job_id')::bigint ORDER BY r.job_id),
+        false);
+    FOR one IN
+        SELECT a.ordinality::int AS member, (a.value ->> 'job_id')::bigint AS id, (a.value ->> 'attempt')::int AS attempt,
+               (a.value ->> 'created_at')::timestamptz AS created_at, a.value ? 'error' AS failed, a.value AS of
+        FROM jsonb_array_elements(attempts) WITH ORDINALITY a
+    LOOP
+        member := one.member;
+        job_id := one.id;
+        charged := 0;
+        IF one.failed THEN
+            outcome := weir_fail(one.id, one.attempt, one.of ->> 'error', (one.of ->> 'retry_at')::timestamptz, one.created_at);
+        ELSE
+            SELECT c.outcome, c.charged INTO outcome, charged
+            FROM weir_complete(one.id, one.attempt, nullif(one.of -> 'output', 'null'), (one.of ->> 'used')::bigint,
+                               one.created_at) c;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
+COMMENT ON FUNCTION weir_settle_many IS
+    'ends attempts in the caller''s transaction; one row per member, with the outcome of weir_complete or weir_fail';
