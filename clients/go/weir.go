@@ -9,7 +9,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +22,16 @@ import (
 
 // ErrFencedOut means that another worker has the job. Roll back what this attempt wrote.
 var ErrFencedOut = errors.New("weir: the job was taken over, so this attempt's work is rolled back")
+
+// The causes (context.Cause) for which Work ends the context of an attempt. ErrFencedOut is another one.
+var (
+	// ErrCancelled means that the job's cancellation was requested.
+	ErrCancelled = errors.New("weir: the job was cancelled")
+	// ErrOverdue means that the attempt takes longer than the service's timeout.
+	ErrOverdue = errors.New("weir: the attempt takes longer than the timeout of its service")
+	// ErrSilent means that no heartbeat succeeded for eight seconds. Others soon get the job.
+	ErrSilent = errors.New("weir: the database does not answer")
+)
 
 // Client calls Weir's functions. The zero value finds them by the search_path.
 type Client struct {
@@ -156,7 +168,7 @@ func (c Client) FailTx(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, fa
 	return outcome, nil
 }
 
-// Progress records the progress of an attempt, from 0 to 1, or returns ErrFencedOut. Others see it immediately, because
+// Progress records the progress of an attempt, from 0 to 1, or returns ErrFencedOut or ErrCancelled. Others see it immediately, because
 // it runs outside the job's transaction.
 func (c Client) Progress(ctx context.Context, pool *pgxpool.Pool, job *rivertype.JobRow, fraction float64, message string) error {
 	sql := "SELECT " + c.function("weir_progress") + "($1, $2, $3::float8, $4, $5::timestamptz)"
@@ -164,23 +176,29 @@ func (c Client) Progress(ctx context.Context, pool *pgxpool.Pool, job *rivertype
 	if err := pool.QueryRow(ctx, sql, job.ID, job.Attempt, fraction, message, job.CreatedAt).Scan(&outcome); err != nil {
 		return err
 	}
-	if outcome == "fenced_out" {
+	return ended(outcome)
+}
+
+// ended is the error of an outcome that ends the attempt.
+func ended(outcome string) error {
+	switch outcome {
+	case "fenced_out":
 		return ErrFencedOut
+	case "cancelled":
+		return ErrCancelled
 	}
 	return nil
 }
 
-// ExtendTx reserves more for a running job. It returns false and changes nothing if that is over the quota.
+// ExtendTx reserves more for a running job. It returns false and changes nothing if that is over the quota, and
+// ErrCancelled if the job was cancelled.
 func (c Client) ExtendTx(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, more int64) (bool, error) {
 	var outcome string
 	sql := "SELECT outcome FROM " + c.function("weir_extend") + "($1, $2, $3, $4::timestamptz)"
 	if err := tx.QueryRow(ctx, sql, job.ID, job.Attempt, more, job.CreatedAt).Scan(&outcome); err != nil {
 		return false, err
 	}
-	if outcome == "fenced_out" {
-		return false, ErrFencedOut
-	}
-	return outcome == "extended", nil
+	return outcome == "extended", ended(outcome)
 }
 
 // Work runs a River job in a transaction that also completes it: what `do` writes, the charge and the completion are
@@ -188,8 +206,12 @@ func (c Client) ExtendTx(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, 
 //
 // River records a failure of `do`, so the worker's NextRetry and the client's RetryPolicy and ErrorHandler apply. Weir
 // frees the slot within about a tenth of a second.
+//
+// With KeepAlive, the context of `do` ends when the attempt has to stop. context.Cause tells why.
 func Work[T river.JobArgs](ctx context.Context, c Client, pool *pgxpool.Pool, job *river.Job[T],
 	do func(ctx context.Context, tx pgx.Tx) (output any, used *int64, err error)) error {
+	ctx, leave := enter(ctx, job.JobRow)
+	defer leave()
 	failure := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		output, used, err := do(ctx, tx)
 		if err != nil {
@@ -205,30 +227,171 @@ func Work[T river.JobArgs](ctx context.Context, c Client, pool *pgxpool.Pool, jo
 }
 
 // KeepAlive registers a River client, and sends a heartbeat every two seconds until ctx ends. Call it before the client
-// starts, and end ctx after the client has stopped. It returns after the first heartbeat; the others run in the background.
+// starts, and end ctx after the client has stopped. It returns after the first heartbeat; the others run in the background,
+// over a connection of their own.
 //
 // Without it, the jobs of a killed process run again after an hour. With it, they run again within 15 seconds, and a
-// process that cannot reach the database for 10 seconds loses its jobs. The client's id has letters, digits, '.', '_' and
-// '-' only, as River's own ids have.
+// process that cannot reach the database for 10 seconds loses its jobs. Attempts in Work end when they are cancelled,
+// overdue or taken over, and when no heartbeat succeeds for eight seconds. The client's id has letters, digits, '.', '_'
+// and '-' only, as River's own ids have.
 func (c Client) KeepAlive(ctx context.Context, pool *pgxpool.Pool, clientID string) error {
-	sql := "SELECT " + c.function("weir_heartbeat") + "($1)"
-	if _, err := pool.Exec(ctx, sql, clientID); err != nil {
+	heart := &heart{
+		sql:    "SELECT job_id, attempt, state FROM " + c.function("weir_heartbeat") + "($1)",
+		config: pool.Config().ConnConfig,
+		worker: clientID,
+	}
+	if err := heart.beat(ctx); err != nil {
 		return err
 	}
-	go func() {
-		ticker := time.NewTicker(2 * time.Second)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-				// The next heartbeat repeats one that failed.
-				_, _ = pool.Exec(ctx, sql, clientID)
-			}
-		}
-	}()
+	go heart.run(ctx)
 	return nil
+}
+
+const (
+	beatInterval = 2 * time.Second
+	silentAfter  = 8 * time.Second
+)
+
+// heart sends the heartbeats of a River client.
+type heart struct {
+	sql    string
+	config *pgx.ConnConfig
+	worker string
+	// The handlers may use all connections of the pool.
+	connection *pgx.Conn
+}
+
+func (h *heart) run(ctx context.Context) {
+	ticker := time.NewTicker(beatInterval)
+	defer ticker.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			h.close()
+			return
+		case <-ticker.C:
+		}
+		sent := time.Now()
+		if err := h.beat(ctx); err == nil {
+			last = sent
+		} else if ctx.Err() == nil {
+			slog.Warn("weir: a heartbeat failed", "error", err)
+		}
+		if time.Since(last) > silentAfter-beatInterval {
+			running.stop(h.worker, func(attemptKey) error { return ErrSilent }, time.Now())
+		}
+	}
+}
+
+func (h *heart) close() {
+	if h.connection != nil {
+		_ = h.connection.Close(context.Background())
+		h.connection = nil
+	}
+}
+
+// beat sends one heartbeat, and ends the contexts of attempts that have to stop. The next one repeats one that failed.
+func (h *heart) beat(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, beatInterval)
+	defer cancel()
+	sent := time.Now()
+	states, err := h.states(ctx)
+	if err != nil {
+		h.close()
+		return err
+	}
+	running.stop(h.worker, func(key attemptKey) error {
+		switch states[key] {
+		case "running":
+			return nil
+		case "cancelled":
+			return ErrCancelled
+		case "overdue":
+			return ErrOverdue
+		}
+		return ErrFencedOut
+	}, sent)
+	return nil
+}
+
+func (h *heart) states(ctx context.Context) (map[attemptKey]string, error) {
+	if h.connection == nil {
+		connection, err := pgx.ConnectConfig(ctx, h.config.Copy())
+		if err != nil {
+			return nil, err
+		}
+		h.connection = connection
+	}
+	rows, err := h.connection.Query(ctx, h.sql, h.worker)
+	if err != nil {
+		return nil, err
+	}
+	states := map[attemptKey]string{}
+	key := attemptKey{worker: h.worker}
+	var state string
+	_, err = pgx.ForEachRow(rows, []any{&key.job, &key.attempt, &state}, func() error {
+		states[key] = state
+		return nil
+	})
+	return states, err
+}
+
+// attemptKey identifies an attempt.
+type attemptKey struct {
+	worker  string
+	job     int64
+	attempt int
+}
+
+// attempts are the attempts in Work, of all clients of this process.
+type attempts struct {
+	sync.Mutex
+	all map[attemptKey]*attempt
+}
+
+type attempt struct {
+	since time.Time
+	end   context.CancelCauseFunc
+}
+
+var running = attempts{all: map[attemptKey]*attempt{}}
+
+// enter remembers an attempt until the result is called. Its context ends when it has to stop.
+func enter(ctx context.Context, job *rivertype.JobRow) (context.Context, func()) {
+	ctx, end := context.WithCancelCause(ctx)
+	key := attemptKey{job: job.ID, attempt: job.Attempt}
+	if by := job.AttemptedBy; len(by) > 0 {
+		key.worker = by[len(by)-1]
+	}
+	entered := &attempt{since: time.Now(), end: end}
+	running.Lock()
+	running.all[key] = entered
+	running.Unlock()
+	return ctx, func() {
+		end(nil)
+		running.Lock()
+		defer running.Unlock()
+		if running.all[key] == entered {
+			delete(running.all, key)
+		}
+	}
+}
+
+// stop ends the attempts of a client that started before this time, and for which there is a cause.
+func (a *attempts) stop(worker string, causeOf func(attemptKey) error, before time.Time) {
+	a.Lock()
+	defer a.Unlock()
+	for key, attempt := range a.all {
+		if key.worker != worker || !attempt.since.Before(before) {
+			continue
+		}
+		if cause := causeOf(key); cause != nil {
+			slog.Warn("weir: an attempt has to stop", "job", key.job, "attempt", key.attempt, "cause", cause)
+			attempt.end(cause)
+			delete(a.all, key)
+		}
+	}
 }
 
 // storable returns the text without what PostgreSQL cannot store: NUL, and bytes that are not UTF-8.

@@ -13,6 +13,9 @@ export type Json = null | string | number | boolean | Json[] | { [member: string
 /** Another worker has the job. This attempt's writes are rolled back. */
 export class FencedOut extends Error {}
 
+/** The attempt has to stop: its job was cancelled or overdue, or the worker lost the database. */
+export class Stopped extends Error {}
+
 /** The quota of a billing period. A null limit is unlimited. */
 export interface Quota {
   used: number;
@@ -56,6 +59,19 @@ export interface Job {
   args: Record<string, Json>;
   /** As text, because a `Date` has no microseconds. */
   createdAt?: string;
+  /** The account; undefined for a job of another program. */
+  holder?: string;
+  /** The same for all attempts at the job, and no other job has it: an idempotency key for other systems. */
+  key?: string;
+  /** Aborted when the attempt has to stop, with a `FencedOut` or `Stopped` as the reason. Only in a handler of `work`. */
+  signal?: AbortSignal;
+}
+
+/** An attempt, and what has become of it. */
+export interface AttemptState {
+  id: string;
+  attempt: number;
+  state: "running" | "cancelled" | "overdue" | "taken_over";
 }
 
 /** Options of a submission. */
@@ -91,6 +107,9 @@ export type Handler = (sql: TransactionSql, job: Job) => Promise<Made>;
 
 /** Milliseconds between two heartbeats. A worker that is silent for 10 s loses its jobs. */
 const BEAT = 2000;
+
+/** Milliseconds without a successful heartbeat after which the handlers stop, before others get their jobs. */
+const SILENT = 8000;
 
 /** Milliseconds within which the driver notices that PostgreSQL has closed a connection. */
 const CLOSING = 1000;
@@ -183,7 +202,7 @@ export class Weir {
   }
 
   /**
-   * Records the progress of an attempt, from 0 to 1: done or fenced_out. Call it outside the job's transaction, because
+   * Records the progress of an attempt, from 0 to 1: done, cancelled or fenced_out. Call it outside the job's transaction, because
    * others see it after a commit.
    */
   async progress(sql: Sql, job: Job, fraction: number, message?: string): Promise<string> {
@@ -199,35 +218,59 @@ export class Weir {
     return row?.[0] ?? "";
   }
 
-  /** Reserves more for a running job. Returns false and changes nothing if that is over the quota. */
+  /**
+   * Reserves more for a running job. Returns false and changes nothing if that is over the quota. Throws `Stopped` if the
+   * job was cancelled.
+   */
   async extend(sql: TransactionSql, job: Job, more: number): Promise<boolean> {
     const parameters: Parameter[] = [...attempt(job), [more, "bigint"], [job.createdAt, "timestamptz"]];
     const [row] = await this.#call(sql, ["outcome"], "weir_extend", ...parameters);
-    return current(job, row)[0] === "extended";
+    const [outcome] = current(job, row);
+    if (outcome === "cancelled") throw new Stopped(`job ${job.id} was cancelled`);
+    return outcome === "extended";
   }
 
   /** Starts attempts at jobs. Then call `heartbeat` every two seconds, or others get the jobs after ten. */
   async claim(sql: Sql, queue: string, worker: string, most = 1): Promise<Job[]> {
-    const columns = ["job_id", "attempt", "kind", "args", "created_at"];
+    const columns = ["job_id", "attempt", "kind", "args", "created_at", "holder", "key"];
     const rows = await this.#call(sql, columns, "weir_claim", [queue, "text"], [worker, "text"], [most, "int"]);
-    return rows.map(([id, attempt, kind, args, createdAt]) => ({
+    return rows.map(([id, attempt, kind, args, createdAt, holder, key]) => ({
       id: id ?? "",
       attempt: Number(attempt),
       kind: kind ?? "",
       args: JSON.parse(args ?? "{}"),
       createdAt: createdAt ?? undefined,
+      holder: holder ?? undefined,
+      key: key ?? undefined,
     }));
   }
 
-  /** Keeps the running jobs of this worker, and returns how many it runs. */
-  async heartbeat(sql: Sql, worker: string): Promise<number> {
-    const [row] = await this.#call(sql, ["weir_heartbeat"], "weir_heartbeat", [worker, "text"]);
-    return Number(row?.[0]);
+  /**
+   * Keeps the running jobs of this worker, and returns what has become of these attempts; without them, of all attempts
+   * of its name. Jobs of its name that are not among them run again.
+   */
+  async heartbeat(sql: Sql, worker: string, attempts?: Pick<Job, "id" | "attempt">[]): Promise<AttemptState[]> {
+    const known = attempts?.map(({ id, attempt }) => ({ job_id: id, attempt }));
+    const rows = await this.#call(
+      sql,
+      ["job_id", "attempt", "state"],
+      "weir_heartbeat",
+      [worker, "text"],
+      [known && JSON.stringify(known), "jsonb"],
+    );
+    return rows.map(([id, attempt, state]) => ({
+      id: id ?? "",
+      attempt: Number(attempt),
+      state: state as AttemptState["state"],
+    }));
   }
 
   /**
    * Works jobs one at a time. The handler's writes over its transaction are committed with the job's completion, or
    * rolled back with its failure. A lost connection is replaced. Its job fails and is retried.
+   *
+   * `job.signal` is aborted when the attempt has to stop: the job was cancelled or taken over, the attempt takes longer
+   * than the service's timeout, or this worker lost the database. Nothing interrupts a handler that ignores it.
    *
    * SIGTERM and SIGINT end the work after the current job, unless `signal` is given. Another worker gets the jobs of a
    * killed one within 15 seconds. A handler that blocks the event loop for 10 seconds loses its job to another worker.
@@ -253,11 +296,11 @@ export class Weir {
           wake = resolve;
         });
         try {
-          const worked = await this.#turn(sql, queues, worker, handle, lost, signal);
+          const worked = await this.#turn(sql, queues, worker, handle, lost, heart, signal);
           pause = PAUSES[0];
           if (!worked && !signal?.aborted) await firstOf(notified, poll);
         } catch (error) {
-          if (!isLostConnection(error)) throw error;
+          if (!passes(error)) throw error;
           await firstOf(notified, pause);
           pause = Math.min(2 * pause, PAUSES[1]);
         }
@@ -276,6 +319,7 @@ export class Weir {
     worker: string,
     handle: Handler,
     lost: Job[],
+    heart: Heart,
     signal: AbortSignal | undefined,
   ): Promise<boolean> {
     for (let job = lost.at(-1); job; job = lost.at(-1)) {
@@ -285,11 +329,11 @@ export class Weir {
     }
     let worked = false;
     for (const queue of queues) {
-      if (signal?.aborted) break;
+      if (signal?.aborted || !heart.beats()) break;
       // One job at a time: a claimed job that waits holds a slot.
       for (const job of await this.claim(sql, queue, worker)) {
         lost.push(job);
-        await this.#attempt(sql, job, handle);
+        await heart.during(job, () => this.#attempt(sql, job, handle));
         lost.pop();
         worked = true;
       }
@@ -320,31 +364,103 @@ export class Weir {
       await attempted;
     } catch (error) {
       if (error instanceof FencedOut) return;
-      if (!rollsBack && isLostConnection(error)) throw error;
+      if (!rollsBack && passes(error)) throw error;
       const message = error instanceof Error ? error.message : String(error);
       await sql.begin((transaction) => this.fail(transaction, job, message));
     }
   }
 
   /** Sends heartbeats over a separate connection, because handlers may use all connections of `sql`. */
-  #beat(sql: Sql, worker: string): { end(): Promise<void> } {
+  #beat(sql: Sql, worker: string): Heart {
     const own = postgres({
       ...(sql.options as object),
       max: 1,
       idle_timeout: 0,
       onnotice: () => {},
     } as postgres.Options<Record<string, never>>);
-    // A failed heartbeat is repeated by the next one.
-    const beat = () => void this.heartbeat(own, worker).catch(() => {});
-    beat();
-    const timer = setInterval(beat, BEAT);
-    return {
-      async end() {
-        clearInterval(timer);
-        await own.end({ timeout: 1 }).catch(() => {});
-      },
-    };
+    return new Heart(
+      (attempts) => this.heartbeat(own, worker, attempts),
+      () => own.end({ timeout: 1 }),
+    );
   }
+}
+
+/**
+ * Sends heartbeats, and aborts the signals of attempts that have lost their jobs, and of all attempts when no heartbeat
+ * succeeds.
+ */
+class Heart {
+  readonly #running = new Map<string, { job: Job; stop: AbortController }>();
+  readonly #beat: (attempts: Job[]) => Promise<AttemptState[]>;
+  readonly #close: () => Promise<void>;
+  readonly #timers: NodeJS.Timeout[];
+  #last = performance.now();
+  #beating = false;
+
+  constructor(beat: (attempts: Job[]) => Promise<AttemptState[]>, close: () => Promise<void>) {
+    this.#beat = beat;
+    this.#close = close;
+    this.#timers = [setInterval(() => void this.#once(), BEAT), setInterval(() => this.#watch(), 250)];
+    void this.#once();
+  }
+
+  /** Whether others still leave this worker its jobs. Otherwise it must not start any. */
+  beats(): boolean {
+    return performance.now() - this.#last < SILENT;
+  }
+
+  /** Does the work of an attempt, whose job gets a signal. */
+  async during(job: Job, work: () => Promise<void>): Promise<void> {
+    const stop = new AbortController();
+    job.signal = stop.signal;
+    this.#running.set(keyOf(job), { job, stop });
+    try {
+      await work();
+    } finally {
+      this.#running.delete(keyOf(job));
+    }
+  }
+
+  async end(): Promise<void> {
+    for (const timer of this.#timers) clearInterval(timer);
+    await this.#close().catch(() => {});
+  }
+
+  /** A failed heartbeat is repeated by the next one. */
+  async #once(): Promise<void> {
+    if (this.#beating) return;
+    this.#beating = true;
+    const sent = performance.now();
+    const known = new Map(this.#running);
+    try {
+      const states = await this.#beat([...known.values()].map(({ job }) => job));
+      this.#last = sent;
+      for (const state of states) {
+        const running = known.get(keyOf(state));
+        if (running && state.state !== "running") stopped(running, state.state);
+      }
+    } catch {
+      // The watch stops the attempts.
+    } finally {
+      this.#beating = false;
+    }
+  }
+
+  #watch(): void {
+    if (this.beats()) return;
+    for (const running of this.#running.values()) stopped(running, "the database did not answer");
+  }
+}
+
+function keyOf({ id, attempt }: Pick<Job, "id" | "attempt">): string {
+  return `${id} ${attempt}`;
+}
+
+function stopped({ job, stop }: { job: Job; stop: AbortController }, why: string): void {
+  if (stop.signal.aborted) return;
+  const text = `job ${job.id}, attempt ${job.attempt} has to stop: ${why}`;
+  console.warn(`weir: ${text}`);
+  stop.abort(why === "taken_over" ? new FencedOut(text) : new Stopped(text));
 }
 
 type Parameter = [value: string | number | null | undefined, type: string];
@@ -374,10 +490,14 @@ function closesConnection(error: unknown): boolean {
   return /^(CONNECTION_|CONNECT_TIMEOUT|ECONN|EPIPE|ENOTFOUND|EAI_|ETIMEDOUT|EHOSTUNREACH)/.test(String(code));
 }
 
-/** Whether the database cannot be reached, or ended the connection. */
-function isLostConnection(error: unknown): boolean {
+/**
+ * Whether an error of a statement of Weir's ends by itself: the database cannot be reached, is read-only after a failover,
+ * or is full, or the statement met a conflict, a lock or a time limit.
+ */
+function passes(error: unknown): boolean {
   return (
-    closesConnection(error) || (error instanceof Error && "code" in error && /^(57P0|08|53300)/.test(`${error.code}`))
+    closesConnection(error) ||
+    (error instanceof Error && "code" in error && /^(25006|40001|40P01|53|55P03|57|08)/.test(`${error.code}`))
   );
 }
 

@@ -5,7 +5,9 @@ of its job. Limits hold across all programs and languages, because the database 
 """
 
 import asyncio
+import logging
 import os
+import re
 import signal
 import socket
 import threading
@@ -13,9 +15,9 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -28,9 +30,23 @@ _PAUSES = (0.1, 5.0)
 #: Seconds between two heartbeats. A worker that is silent for 10 s loses its jobs.
 _BEAT = 2.0
 
+#: Seconds without a successful heartbeat after which this worker stops its handlers, before others get its jobs.
+_SILENT = 8.0
+
+#: Errors of PostgreSQL that pass: a read-only server after a failover, conflicts, locks, time limits, full servers.
+_PASSES = re.compile("25006|40001|40P01|53|55P03|57|08")
+
+_log = logging.getLogger("weir")
+
+_T = TypeVar("_T")
+
 
 class FencedOut(Exception):
     """Another worker has the job. This attempt's writes are rolled back."""
+
+
+class Stopped(Exception):
+    """The attempt had to stop: its job was cancelled or overdue, or this worker lost the database."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +68,12 @@ class Job:
     kind: str
     args: dict[str, Any]
     created_at: datetime | None = None
+    #: The account; None for a job of another program.
+    holder: uuid.UUID | None = None
+    #: The same for all attempts at the job, and no other job has it: an idempotency key for other systems.
+    key: uuid.UUID | None = None
+    #: Set when the attempt has to stop. A handler that runs for long checks it.
+    cancelled: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
 
 
 Connection = psycopg.Connection[Any]
@@ -71,29 +93,94 @@ class _Calls:
         marks = sql.SQL(", ").join(sql.Placeholder() * len(values))
         return sql.SQL("SELECT * FROM {}({})").format(name, marks)
 
+    def _heart(self, url: str, worker: str) -> "_Heart":
+        return _Heart(url, worker, self._statement("weir_heartbeat", ("worker", "attempts")))
+
+
+class _Heart:
+    """Sends heartbeats from a separate thread and connection, so that a busy handler does not delay them. Tells the
+    attempts to stop that have lost their jobs, and all of them when no heartbeat succeeds."""
+
+    def __init__(self, url: str, worker: str, statement: sql.Composed) -> None:
+        self._url, self._worker, self._statement = url, worker, statement
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._running: dict[tuple[int, int], Callable[[str], None]] = {}
+        self._last = time.monotonic()
+        # Two threads, because a heartbeat over a dead network hangs.
+        self._threads = [
+            threading.Thread(target=target, name=name, daemon=True)
+            for target, name in ((self._beat, "weir-heartbeat"), (self._watch, "weir-watch"))
+        ]
+
+    def __enter__(self) -> "_Heart":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            # A connection that hangs must not delay the end.
+            thread.join(_BEAT)
+
+    def beats(self) -> bool:
+        """Whether others still leave this worker its jobs. Otherwise it must not start any."""
+        return time.monotonic() - self._last < _SILENT
+
     @contextmanager
-    def _alive(self, url: str, worker: str) -> Iterator[None]:
-        """Sends heartbeats from a separate thread and connection, so that a busy handler does not delay them."""
-        ended = threading.Event()
+    def running(self, job: Job, stop: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+        """Calls `stop` with the reason, from another thread, when the attempt has to stop."""
+        key = (job.id, job.attempt)
 
-        def beat() -> None:
-            statement = self._statement("weir_heartbeat", [worker])
-            while not ended.is_set():
-                try:
-                    with psycopg.connect(url, autocommit=True) as connection:
-                        while not ended.wait(_BEAT):
-                            connection.execute(statement, [worker])
-                except psycopg.Error:
-                    ended.wait(_PAUSES[0])
+        def stop_once(state: str) -> None:
+            if job.cancelled.is_set():
+                return
+            _log.warning("job %s, attempt %s has to stop: %s", job.id, job.attempt, state)
+            job.cancelled.set()
+            stop(state)
 
-        thread = threading.Thread(target=beat, name="weir-heartbeat", daemon=True)
-        thread.start()
+        with self._lock:
+            self._running[key] = stop_once
         try:
             yield
         finally:
-            ended.set()
-            # A connection that hangs must not delay the end.
-            thread.join(_BEAT)
+            with self._lock:
+                self._running.pop(key, None)
+
+    def _beat(self) -> None:
+        pause = _PAUSES[0]
+        while not self._ended.is_set():
+            try:
+                with psycopg.connect(self._url, autocommit=True) as connection:
+                    while not self._ended.is_set():
+                        self._beat_once(connection)
+                        pause = _PAUSES[0]
+                        self._ended.wait(_BEAT)
+            except psycopg.Error as error:
+                _log.warning("a heartbeat failed: %s", str(error).strip())
+                self._ended.wait(pause)
+                pause = min(2 * pause, _BEAT)
+
+    def _beat_once(self, connection: Connection) -> None:
+        sent = time.monotonic()
+        with self._lock:
+            known = dict(self._running)
+        attempts = Jsonb([{"job_id": job_id, "attempt": attempt} for job_id, attempt in known])
+        rows = connection.execute(self._statement, [self._worker, attempts]).fetchall()
+        self._last = sent
+        for job_id, attempt, state in rows:
+            if state != "running" and (job_id, attempt) in known:
+                known[job_id, attempt](state)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.25):
+            if self.beats():
+                continue
+            with self._lock:
+                known = list(self._running.values())
+            for stop in known:
+                stop("the database did not answer")
 
 
 class Weir(_Calls):
@@ -131,12 +218,14 @@ class Weir(_Calls):
         return str(self._rows(connection, "weir_fail", *values)[0][0])
 
     def progress(self, connection: Connection, job: Job, fraction: float, message: str | None = None) -> str:
-        """Records the progress of an attempt, from 0 to 1. Use a connection with autocommit, so that others see it."""
+        """Records the progress of an attempt, from 0 to 1: done, cancelled or fenced_out. Use a connection with autocommit,
+        so that others see it."""
         values = (job.id, job.attempt, float(fraction), message, job.created_at)
         return str(self._rows(connection, "weir_progress", *values)[0][0])
 
     def extend(self, connection: Connection, job: Job, more: int) -> bool:
-        """Reserves more for a running job. Returns False and changes nothing if that is over the quota."""
+        """Reserves more for a running job. Returns False and changes nothing if that is over the quota. Raises
+        `Stopped` if the job was cancelled."""
         return _extended(job, self._rows(connection, "weir_extend", job.id, job.attempt, more, job.created_at))
 
     def claim(self, connection: Connection, queue: str, worker: str, most: int = 1) -> list[Job]:
@@ -159,6 +248,9 @@ class Weir(_Calls):
         connection are committed with the job's completion, or rolled back with its failure. A lost connection is
         replaced. Its job fails and is retried.
 
+        `job.cancelled` is set when the attempt has to stop: the job was cancelled or taken over, the attempt takes longer
+        than the service's timeout, or this worker lost the database. Nothing interrupts a handler that does not look.
+
         SIGTERM and SIGINT end the work after the current job, if this runs in the main thread. Another worker gets the
         jobs of a killed one within 15 seconds.
         """
@@ -166,16 +258,17 @@ class Weir(_Calls):
         connected = False
         pause = _PAUSES[0]
         worker = _worker()
-        with _or_a_signal(until) as enough, self._alive(url, worker):
+        with _or_a_signal(until) as enough, self._heart(url, worker) as heart:
             while not enough():
                 try:
                     with psycopg.connect(url, autocommit=True) as idle, psycopg.connect(url) as connection:
                         connected, pause = True, _PAUSES[0]
                         idle.execute(_listen(river_schema))
-                        self._turns(idle, connection, queues, handle, poll, enough, lost, worker)
-                except psycopg.OperationalError:
-                    if not connected:
+                        self._turns(idle, connection, queues, handle, poll, enough, lost, worker, heart)
+                except psycopg.Error as error:
+                    if not (connected and _passes(error)):
                         raise
+                    _log.warning("waiting for the database: %s", str(error).strip())
                     time.sleep(pause)
                     pause = min(2 * pause, _PAUSES[1])
 
@@ -189,6 +282,7 @@ class Weir(_Calls):
         until: Callable[[], bool],
         lost: list[Job],
         worker: str,
+        heart: _Heart,
     ) -> None:
         while lost:
             with connection.transaction():
@@ -199,12 +293,15 @@ class Weir(_Calls):
             for queue in queues:
                 if until():
                     return
+                if not heart.beats():
+                    break
                 # Claims one job at a time, because a claimed job holds its slot.
                 with connection.transaction():
                     jobs = self.claim(connection, queue, worker)
                 for job in jobs:
                     lost.append(job)
-                    self._attempt(connection, job, handle)
+                    with heart.running(job):
+                        self._attempt(connection, job, handle)
                     lost.pop()
                     worked = True
             if not worked:
@@ -288,22 +385,23 @@ class AsyncWeir(_Calls):
         poll: float = 1.0,
         until: Callable[[], bool] = lambda: False,
     ) -> None:
-        """See `Weir.work`."""
+        """See `Weir.work`. The task of a handler that has to stop is cancelled."""
         lost: list[Job] = []
         connected = False
         pause = _PAUSES[0]
         worker = _worker()
-        with _or_a_signal(until) as enough, self._alive(url, worker):
+        with _or_a_signal(until) as enough, self._heart(url, worker) as heart:
             while not enough():
                 try:
                     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as idle:
                         async with await psycopg.AsyncConnection.connect(url) as connection:
                             connected, pause = True, _PAUSES[0]
                             await idle.execute(_listen(river_schema))
-                            await self._turns(idle, connection, queues, handle, poll, enough, lost, worker)
-                except psycopg.OperationalError:
-                    if not connected:
+                            await self._turns(idle, connection, queues, handle, poll, enough, lost, worker, heart)
+                except psycopg.Error as error:
+                    if not (connected and _passes(error)):
                         raise
+                    _log.warning("waiting for the database: %s", str(error).strip())
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _PAUSES[1])
 
@@ -317,6 +415,7 @@ class AsyncWeir(_Calls):
         until: Callable[[], bool],
         lost: list[Job],
         worker: str,
+        heart: _Heart,
     ) -> None:
         while lost:
             async with connection.transaction():
@@ -327,21 +426,24 @@ class AsyncWeir(_Calls):
             for queue in queues:
                 if until():
                     return
+                if not heart.beats():
+                    break
                 async with connection.transaction():
                     jobs = await self.claim(connection, queue, worker)
                 for job in jobs:
                     lost.append(job)
-                    await self._attempt(connection, job, handle)
+                    await self._attempt(connection, job, handle, heart)
                     lost.pop()
                     worked = True
             if not worked:
                 async for _ in idle.notifies(timeout=poll, stop_after=1):
                     pass
 
-    async def _attempt(self, connection: AsyncConnection, job: Job, handle: AsyncHandler) -> None:
+    async def _attempt(self, connection: AsyncConnection, job: Job, handle: AsyncHandler, heart: _Heart) -> None:
         try:
             async with connection.transaction():
-                await self.complete(connection, job, *_made(await handle(connection, job)))
+                made = await _until_stopped(heart, job, handle(connection, job))
+                await self.complete(connection, job, *_made(made))
         except FencedOut:
             pass
         except Exception as error:  # Any failure: the job is retried or discarded.
@@ -365,6 +467,34 @@ def _with_zone(time: datetime) -> datetime:
     return time
 
 
+def _passes(error: psycopg.Error) -> bool:
+    """Whether the error of a statement of Weir's ends by itself. Without a code, the connection was lost."""
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.OperationalError)
+    return _PASSES.match(error.sqlstate) is not None
+
+
+async def _until_stopped(heart: _Heart, job: Job, work: Awaitable[_T]) -> _T:
+    """The result of a handler, in a task that is cancelled when the attempt has to stop."""
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    reasons: list[str] = []
+
+    def stop(state: str) -> None:
+        reasons.append(state)
+        loop.call_soon_threadsafe(task.cancel)
+
+    with heart.running(job, stop):
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not reasons:
+                raise
+            if reasons[0] == "taken_over":
+                raise FencedOut(job.id) from None
+            raise Stopped(f"the attempt had to stop: {reasons[0]}") from None
+
+
 def _output(output: Any) -> Jsonb | None:
     return None if output is None else Jsonb(output)
 
@@ -380,6 +510,8 @@ def _extended(job: Job, rows: list[TupleRow]) -> bool:
     outcome = rows[0][0]
     if outcome == "fenced_out":
         raise FencedOut(job.id)
+    if outcome == "cancelled":
+        raise Stopped("the job was cancelled")
     return bool(outcome == "extended")
 
 
@@ -418,4 +550,4 @@ def _storable(text: str) -> str:
     return text.replace("\0", "").encode(errors="replace").decode()
 
 
-__all__ = ["AsyncWeir", "FencedOut", "Job", "Submitted", "Weir"]
+__all__ = ["AsyncWeir", "FencedOut", "Job", "Stopped", "Submitted", "Weir"]

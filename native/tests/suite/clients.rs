@@ -566,6 +566,119 @@ async fn workers_may_be_killed_or_stopped(program: &[PathBuf], [slow, brief, qui
     weir.abandon().await;
 }
 
+/// The first attempt at a job runs until it has to stop. Ends with SIGTERM.
+const STOPPING_PYTHON: &str = r#"
+import os, sys
+sys.path.insert(0, sys.argv[1] + "/python")
+from weir import Weir
+
+def handle(connection, job):
+    if job.attempt == 1:
+        assert job.cancelled.wait(300)
+        raise RuntimeError("stopped")
+
+Weir().work(os.environ["DATABASE_URL"], ["analysis_default"], handle, poll=0.2)
+"#;
+
+const STOPPING_ASYNC_PYTHON: &str = r#"
+import asyncio, os, sys
+sys.path.insert(0, sys.argv[1] + "/python")
+from weir import AsyncWeir
+
+async def handle(connection, job):
+    if job.attempt == 1:
+        await asyncio.sleep(300)
+
+asyncio.run(AsyncWeir().work(os.environ["DATABASE_URL"], ["analysis_default"], handle, poll=0.2))
+"#;
+
+const STOPPING_TYPESCRIPT: &str = r#"
+import postgres from "postgres";
+const { Weir } = await import(process.argv[1] + "/typescript/weir.ts");
+const sql = postgres(process.env.DATABASE_URL, { onnotice: () => {} });
+const handle = async (_transaction, job) => {
+  if (job.attempt > 1) return {};
+  await new Promise((_, reject) => job.signal.addEventListener("abort", () => reject(job.signal.reason)));
+};
+await new Weir().work(sql, ["analysis_default"], handle, { poll: 200 });
+await sql.end();
+"#;
+
+/// An attempt that is taken over stops, and another one does the job. So does one whose job is cancelled. The attempts
+/// would run for minutes.
+async fn attempts_stop_in_language(program: &[PathBuf]) {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let maintenance = Maintenance::of(&weir);
+    let user = weir.user("free").await;
+    let submit = async || -> i64 {
+        let submit = "SELECT job_id FROM weir_submit($1, 'analysis', '{\"how\": \"stop\"}')";
+        client
+            .query_one(submit, &[&user.to_string()])
+            .await
+            .unwrap()
+            .get(0)
+    };
+    let job = submit().await;
+    let mut worker = worker_at_work(&weir, program, &[]).await;
+    // Longer than the service's timeout and the grace.
+    client
+        .execute(
+            "UPDATE river_job SET attempted_at = now() - interval '21 minutes' WHERE id = $1",
+            &[&job],
+        )
+        .await
+        .unwrap();
+    let done = weir.finished(job, Who::User(user)).await;
+    assert_eq!(done["status"], "completed", "{done}");
+    // River's client may record the end of the first attempt as that of the second.
+    assert!(done["attempt"].as_i64() >= Some(2), "{done}");
+    let job = submit().await;
+    weir.running(job, Who::User(user)).await;
+    weir.call(
+        "DELETE",
+        &format!("/api/jobs/{job}"),
+        Who::User(user),
+        &[],
+        Vec::new(),
+    )
+    .await;
+    let done = weir.finished(job, Who::User(user)).await;
+    assert_eq!(done["status"], "cancelled", "{done}");
+    drop(worker.stdin.take());
+    kill(Pid::from_raw(worker.id().cast_signed()), Signal::SIGTERM).unwrap();
+    tokio::task::spawn_blocking(move || worker.wait())
+        .await
+        .unwrap()
+        .unwrap();
+    maintenance.end().await;
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_that_have_to_stop_do_in_python() {
+    let made = tokio::task::spawn_blocking(|| programs::python("psycopg-3.3.9", &["psycopg[binary]==3.3.9"]));
+    let Some(python) = made.await.unwrap() else { return };
+    for program in [STOPPING_PYTHON, STOPPING_ASYNC_PYTHON] {
+        attempts_stop_in_language(&[python.clone(), "-c".into(), program.into(), CLIENTS.into()]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_that_have_to_stop_do_in_typescript() {
+    let Some(node) = programs::node() else { return };
+    let program = ["--input-type=module", "--eval", STOPPING_TYPESCRIPT, CLIENTS].map(PathBuf::from);
+    attempts_stop_in_language(&[&[node], &program[..]].concat()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_that_have_to_stop_do_in_go() {
+    let Some(program) = GoProgram::built(GO_MODULE, "./failing").await else {
+        return;
+    };
+    attempts_stop_in_language(std::slice::from_ref(&program.path)).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_python_worker_may_be_killed_or_stopped() {
     let made = tokio::task::spawn_blocking(|| programs::python("psycopg-3.3.9", &["psycopg[binary]==3.3.9"]));

@@ -1,5 +1,5 @@
 // A worker with Weir's client. Its first attempt at each job fails as the argument `how` demands, in ways that PostgreSQL
-// cannot store unchanged. It ends with its standard input.
+// cannot store unchanged, or when it has to stop. It ends with its standard input.
 package main
 
 import (
@@ -43,6 +43,9 @@ func (w *worker) Work(ctx context.Context, job *river.Job[fleet.Args]) error {
 			return nil, nil, errors.New("out of \xffpaper")
 		case "network":
 			return nil, nil, fmt.Errorf("out of reach: %w", syscall.ECONNREFUSED)
+		case "stop":
+			<-ctx.Done()
+			return nil, nil, context.Cause(ctx)
 		default:
 			_, err := tx.Exec(ctx, "SET LOCAL statement_timeout = 1; SELECT pg_sleep(10)")
 			return nil, nil, err
@@ -57,5 +60,8 @@ func main() {
 		log.Fatal(err)
 	}
 	defer pool.Close()
-	fleet.Run(pool, &worker{pool: pool}, river.Config{})
+	if err := (weir.Client{}).KeepAlive(ctx, pool, "failing"); err != nil {
+		log.Fatal(err)
+	}
+	fleet.Run(pool, &worker{pool: pool}, river.Config{ID: "failing"})
 }
