@@ -1,7 +1,6 @@
 import { existsSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join, relative } from "node:path";
-import { removeBuildFolder } from "./lib/build-folder.ts";
 import { removeCache } from "./lib/cache.ts";
 import { Failure } from "./lib/failure.ts";
 import { runMain } from "./lib/lifecycle.ts";
@@ -11,8 +10,8 @@ import { say } from "./lib/progress.ts";
 import { liveRun } from "./lib/run-file.ts";
 
 /**
- * Removes the builds of this clone and of deleted clones; with --all, those of all this user's clones. Data is kept.
- * --data removes only the development database; --all --data removes both.
+ * Removes what was built into this clone; with --all, also the tools and cargo's intermediate files of all this user's
+ * clones. Data is kept. --data removes only the development database; --all --data removes both.
  */
 await runMain(async () => {
   const args = process.argv.slice(2);
@@ -37,7 +36,6 @@ await runMain(async () => {
       await rm(folder, { recursive: true });
       say(`removed ${relative(root, folder)}`);
     }
-    if (built) for (const folder of await removeBuildFolder()) say(`removed ${folder}`);
     if (all) {
       await removeCache();
       say(`removed ${cache}`);

@@ -45,7 +45,7 @@ await runMain(async () => {
   // Without a sanitizer, because the code has no `unsafe`. Coverage alone works with stable Rust.
   const built = join(state, "fuzz", "target");
   const flags = ["--sanitizer", "none", "--fuzz-dir", fuzz, "--target-dir", built];
-  const env = await cargoEnvironment();
+  const env = cargoEnvironment();
   const flagsOf = (target: string): string[] => {
     const feature = features[target];
     return feature ? [...flags, "--features", feature] : flags;

@@ -28,7 +28,7 @@ await runMain(async () => {
   await requireCargo();
   makeStateFolder();
   const bin = await cargoInstalled({ crate: "cargo-mutants", version: "27.1.0", bin: "cargo-mutants" });
-  const env = await cargoEnvironment();
+  const env = cargoEnvironment();
   // Each mutant is built in a copy of the repository. It must neither replace other builds nor wait for them.
   delete env.CARGO_TARGET_DIR;
   delete env.CARGO_BUILD_BUILD_DIR;

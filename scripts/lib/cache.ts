@@ -3,11 +3,11 @@ import { mkdir, readdir, rename, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { onExit } from "./lifecycle.ts";
 import { withLock, withSharedLock } from "./lock.ts";
-import { cache, cacheLock } from "./paths.ts";
+import { buildFolder, cache, cacheLock } from "./paths.ts";
 import { isAlive } from "./process.ts";
 
-/** Entries that no clone has used for this many milliseconds are removed. */
-export const unusedFor = 30 * 24 * 3600 * 1000;
+/** Tools that no clone has used for this many milliseconds are removed. */
+const unusedFor = 30 * 24 * 3600 * 1000;
 
 /**
  * Runs work that builds in the cache or runs its tools. No clone removes them during the work. The work must not wait
@@ -73,10 +73,10 @@ async function removeAbandoned(): Promise<void> {
   }
 }
 
-/** Removes old versions of tools, when a new one is set up. Build folders have separate rules. */
+/** Removes old versions of tools, when a new one is set up. */
 async function removeUnused(): Promise<void> {
   for (const entry of await readdir(cache)) {
-    if (entry === "builds" || entry.startsWith(".")) continue;
+    if (join(cache, entry) === buildFolder || entry.startsWith(".")) continue;
     const used = await stat(join(cache, entry)).catch(() => undefined);
     if (used && Date.now() - used.mtimeMs > unusedFor) await rm(join(cache, entry), { recursive: true, force: true });
   }

@@ -15,7 +15,7 @@ export async function cargoBuild(flags: string[], options: RunOptions): Promise<
   return run("cargo", ["build", ...flags, "--locked", "--message-format=json-render-diagnostics"], {
     remedy: "correct what the compiler reports above",
     ...options,
-    env: await cargoEnvironment(options.env),
+    env: cargoEnvironment(options.env),
   });
 }
 

@@ -33,7 +33,7 @@ async function runTests({ args }: CargoTests, env: NodeJS.ProcessEnv, totals: To
   const child = spawn("cargo", ["test", "--locked", "--no-fail-fast", ...args], {
     cwd: root,
     // Most of a test's time is spent waiting for other parts. With more threads, connections run out.
-    env: { RUST_TEST_THREADS: String(Math.min(3 * availableParallelism(), 8)), ...(await cargoEnvironment(env)) },
+    env: { RUST_TEST_THREADS: String(Math.min(3 * availableParallelism(), 8)), ...cargoEnvironment(env) },
     stdio: ["ignore", "pipe", "pipe"],
     detached: true,
   });

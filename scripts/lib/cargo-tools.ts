@@ -28,7 +28,7 @@ async function install(tool: CargoTool, name: string, folder: string): Promise<v
     await run("cargo", ["install", ...flags, `${tool.crate}@${tool.version}`], {
       pulse,
       log: name,
-      env: await cargoEnvironment({
+      env: cargoEnvironment({
         CARGO_TARGET_DIR: target,
         CARGO_BUILD_BUILD_DIR: target,
         CARGO_PROFILE_DEV_DEBUG: "0",

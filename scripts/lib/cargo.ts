@@ -1,24 +1,27 @@
-import { buildFolder } from "./build-folder.ts";
+import { join } from "node:path";
 import { Failure } from "./failure.ts";
-import { nodeBin } from "./paths.ts";
+import { buildFolder, nodeBin } from "./paths.ts";
 import { attempt } from "./process.ts";
 
 const installRust =
   "install Rust 1.95 or newer by rustup (its home page has the one command), open a new terminal, and run this again";
 
+/** Given to cargo as a compiler for the workspace's own crates. A copy at another path has separate builds of them. */
+export const rustcWrapper = join(import.meta.dirname, "rustc.sh");
+
 /**
- * The environment for cargo. Intermediate files go to this clone's build folder in the user's cache, and final
- * artifacts stay in the clone. CARGO_TARGET_DIR and CARGO_BUILD_BUILD_DIR take precedence.
+ * The environment for cargo. Intermediate files go to the build folder that all clones of this user share, and final
+ * artifacts stay in the clone. CARGO_TARGET_DIR, CARGO_BUILD_BUILD_DIR and RUSTC_WORKSPACE_WRAPPER take precedence.
  */
-export async function cargoEnvironment(extra: NodeJS.ProcessEnv = {}): Promise<NodeJS.ProcessEnv> {
+export function cargoEnvironment(extra: NodeJS.ProcessEnv = {}): NodeJS.ProcessEnv {
   const env: NodeJS.ProcessEnv = {
     ...process.env,
     CARGO_TERM_COLOR: "never",
     CARGO_TERM_PROGRESS_WHEN: "never",
     ...extra,
   };
-  if (!env.CARGO_TARGET_DIR && !env.CARGO_BUILD_BUILD_DIR) env.CARGO_BUILD_BUILD_DIR = await buildFolder();
-  return env;
+  if (env.CARGO_TARGET_DIR || env.CARGO_BUILD_BUILD_DIR || env.RUSTC_WORKSPACE_WRAPPER) return env;
+  return { ...env, CARGO_BUILD_BUILD_DIR: buildFolder, RUSTC_WORKSPACE_WRAPPER: rustcWrapper };
 }
 
 export function withPath(): string {

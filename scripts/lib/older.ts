@@ -1,7 +1,9 @@
 import { chmod, copyFile, mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { cached, makeCached, usingCache } from "./cache.ts";
+import { rustcWrapper } from "./cargo.ts";
 import { cargoBuild, executableIn } from "./cargo-build.ts";
+import { buildFolder } from "./paths.ts";
 import { run } from "./process.ts";
 import { step } from "./progress.ts";
 
@@ -20,8 +22,12 @@ function build(commit: string, folder: string): Promise<void> {
     await mkdir(source);
     await run("git", ["archive", "--format=tar", "--output", join(folder, "source.tar"), commit]);
     await run("tar", ["-xf", join(folder, "source.tar"), "-C", source]);
+    // Its files are as old as the commit, so cargo must not compare them with this clone's builds.
+    const wrapper = join(folder, "rustc.sh");
+    await copyFile(rustcWrapper, wrapper);
     const messages = await cargoBuild(["--workspace", "--bin", "weir"], {
       cwd: source,
+      env: { CARGO_BUILD_BUILD_DIR: buildFolder, RUSTC_WORKSPACE_WRAPPER: wrapper },
       pulse,
       log: "older-build",
       remedy: "choose a commit that builds with this machine's Rust",
@@ -30,5 +36,6 @@ function build(commit: string, folder: string): Promise<void> {
     await chmod(join(folder, "weir"), 0o755);
     await rm(source, { recursive: true });
     await rm(join(folder, "source.tar"));
+    await rm(wrapper);
   });
 }

@@ -12,6 +12,9 @@ export const state = resolve(process.env.WEIR_STATE || join(root, ".weir"));
 /** Per user, so that a fresh clone does not build the same tools again. */
 export const cache = join(process.env.XDG_CACHE_HOME || join(homedir(), ".cache"), "weir");
 
+/** Cargo's intermediate files, of all clones. */
+export const buildFolder = join(cache, "build");
+
 /** Shared by users of the cache, and exclusive for its removal. It is next to the cache, so that it outlives it. */
 export const cacheLock = `${cache}.lock`;
 

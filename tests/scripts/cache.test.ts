@@ -10,7 +10,7 @@ it("setting up a tool removes tools unused for a month", (t) => {
   t.after(() => rmSync(home, { recursive: true }));
   const cache = join(home, "weir");
   const long = new Date(Date.now() - 31 * 24 * 3600 * 1000);
-  for (const name of ["tool-1", "tool-2", "builds"]) {
+  for (const name of ["tool-1", "tool-2", "build"]) {
     mkdirSync(join(cache, name), { recursive: true });
     utimesSync(join(cache, name), long, long);
   }
@@ -24,5 +24,5 @@ it("setting up a tool removes tools unused for a month", (t) => {
     encoding: "utf8",
   });
   assert.equal(ran.status, 0, ran.stderr);
-  assert.deepEqual(readdirSync(cache).sort(), ["builds", "tool-2", "tool-3"]);
+  assert.deepEqual(readdirSync(cache).sort(), ["build", "tool-2", "tool-3"]);
 });
