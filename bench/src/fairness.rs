@@ -17,7 +17,6 @@ use super::progress::progress;
 use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::stage::{KIND, Stage, submission};
 use weir::config::Settings;
-use weir::config::fairness::FairnessScope;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::reconcile;
 use weir::work::{Role, Working};
@@ -183,29 +182,10 @@ pub(crate) async fn fairness(settings: &Settings, effort: Effort, weir: &Path) -
             )
         });
     }
-    lines.push(as_written(settings, effort).await?);
     lines.push(jain(settings, &stage, effort).await?);
     lines.extend(crash::killed(&stage, weir).await?);
     stage.end().await?;
     Ok(Report { conditions, lines })
-}
-
-/// ADR-10's limiter as written, in one process's memory. Jobs over the limit are claimed, refused and snoozed one at a
-/// time, and a newcomer waits until the whole flood has been.
-async fn as_written(settings: &Settings, effort: Effort) -> Result<Line, BenchError> {
-    progress("one newcomer, with FAIRNESS_SCOPE=process");
-    let mut settings = settings.clone();
-    settings.fairness.scope = FairnessScope::Process;
-    let flood = effort.history / if effort.is_quick { 400 } else { 100 };
-    let flood = usize::try_from(flood).unwrap_or_default();
-    let mut scene = Scene::new(&settings, flood).await?;
-    scene.turn(&settings, 0, 1).await?;
-    scene.stage.end().await?;
-    Ok(Line::printed(
-        format!("FAIRNESS_SCOPE=process: first newcomer, with {flood} jobs of another waiting"),
-        percentile(&mut scene.newcomers, 1.0),
-        "ms",
-    ))
 }
 
 /// A database with this many waiting jobs of one user.

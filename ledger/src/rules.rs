@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::plans::Plan;
-
 /// Configured slots, which override those of the plans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotLimits {
@@ -21,18 +19,6 @@ impl Default for SlotLimits {
             of_plans: BTreeMap::new(),
             anonymous: 1,
         }
-    }
-}
-
-impl SlotLimits {
-    /// The slots of a holder per meter in one process (`FAIRNESS_SCOPE=process`): how many of its jobs may run at once.
-    /// A holder without a plan is a client address. SQL: `slot_limit`.
-    #[must_use]
-    pub fn of(&self, plan: Option<Plan>) -> u32 {
-        plan.map_or(self.anonymous, |plan| {
-            let of_plan = self.of_plans.get(plan.name).copied();
-            plan.own_slots.or(of_plan).unwrap_or(plan.slots)
-        })
     }
 }
 

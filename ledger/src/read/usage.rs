@@ -6,7 +6,6 @@ use uuid::Uuid;
 use super::Source;
 use crate::database::DatabaseError;
 use crate::meter::Meter;
-use crate::plans::Plan;
 use crate::reservation::Quotas;
 
 /// A user's plan and quotas.
@@ -29,8 +28,6 @@ pub struct MeterUsage {
     pub meter: Meter,
     /// The meter's unit, in the plural.
     pub unit: String,
-    /// The plan's settings for this meter.
-    pub plan: Plan,
     /// Its windows.
     pub quotas: Quotas,
     /// The slots in force; `None` when they are not counted.
@@ -49,7 +46,6 @@ pub async fn usage(source: impl Into<Source<'_>>, user: Uuid) -> Result<Usage, D
         Some(MeterUsage {
             meter: row.get("meter"),
             unit: row.get("unit"),
-            plan: Plan::from_row(row)?,
             quotas: Quotas::from_row(row, 0, 0)?,
             slot_limit: row.get("slot_limit"),
         })

@@ -16,22 +16,11 @@ const PLANS: [(&str, &str); 4] = [
     ("enterprise", "FAIRNESS_ENTERPRISE_LIMIT"),
 ];
 
-/// Where a user's running jobs are counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FairnessScope {
-    /// In the database, across all processes: exact.
-    Cluster,
-    /// In each process separately, as in ADR-10.
-    Process,
-}
-
 /// ADR-10's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fairness {
     /// `FAIRNESS_ENABLED`.
     pub enabled: bool,
-    /// `FAIRNESS_SCOPE`.
-    pub scope: FairnessScope,
     /// The limits that the variables set. They override those of the plans.
     pub limits: SlotLimits,
     /// `FAIRNESS_SNOOZE_DURATION`.
@@ -40,26 +29,8 @@ pub struct Fairness {
     pub jitter: Duration,
 }
 
-impl Fairness {
-    /// The limits that the database enforces; `None` when it enforces none.
-    #[must_use]
-    pub fn cluster_limits(&self) -> Option<&SlotLimits> {
-        (self.enabled && self.scope == FairnessScope::Cluster).then_some(&self.limits)
-    }
-}
-
 pub(super) fn read(reader: &mut Reader<'_>) -> Fairness {
     let enabled = reader.flag("FAIRNESS_ENABLED", true);
-    let scope = reader.parsed(
-        "FAIRNESS_SCOPE",
-        FairnessScope::Cluster,
-        "cluster or process",
-        |text| match text {
-            "cluster" => Some(FairnessScope::Cluster),
-            "process" => Some(FairnessScope::Process),
-            _ => None,
-        },
-    );
     let mut of_plans = BTreeMap::new();
     for (plan, variable) in PLANS {
         if let Some(slots) = reader.positive_if_set(variable, MAX_SLOTS) {
@@ -77,7 +48,6 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Fairness {
     let second = Duration::from_secs(1);
     Fairness {
         enabled,
-        scope,
         limits,
         snooze: reader.duration("FAIRNESS_SNOOZE_DURATION", 30 * second, second),
         jitter: reader.duration("FAIRNESS_SNOOZE_JITTER", 10 * second, Duration::ZERO),

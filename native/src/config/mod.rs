@@ -339,7 +339,7 @@ impl Settings {
     #[must_use]
     pub fn rules(&self) -> Rules {
         Rules {
-            slot_limits: self.fairness.cluster_limits().cloned(),
+            slot_limits: self.fairness.enabled.then(|| self.fairness.limits.clone()),
             ttl: self.reservation_ttl,
         }
     }

@@ -25,7 +25,7 @@ const OTHER_VARIABLES: [&str; 11] = [
 /// programs.
 ///
 /// Other programs, service managers and Kubernetes (`WEIR_SERVICE_HOST`) set variables in the same environment. So only
-/// two kinds count: names that nearly match a setting, and names in the form of a pool size.
+/// three kinds count: names that nearly match a setting, names in the form of a pool size, and a setting of 0.1.0.
 pub(super) fn faults(
     variables: &Variables,
     read: &BTreeMap<String, String>,
@@ -54,7 +54,9 @@ pub(super) fn faults(
         }
         if let Some(meant) = suggestion(name, ours.iter().copied()) {
             faults.push(format!("{name} is not a setting; did you mean {meant}?"));
-        } else if name.ends_with("_WORKERS") && stems.iter().any(|stem| name.starts_with(stem)) {
+        } else if name == "FAIRNESS_SCOPE"
+            || name.ends_with("_WORKERS") && stems.iter().any(|stem| name.starts_with(stem))
+        {
             faults.push(format!(
                 "{name} is not a setting; docs/reference/settings.md lists all of them"
             ));
@@ -135,6 +137,11 @@ mod tests {
             faults_of(&["ANALYZER_QUEUE_URGENT_WORKERS"]).len(),
             1,
             "it is meant as the size of a pool"
+        );
+        assert_eq!(
+            faults_of(&["FAIRNESS_SCOPE"]).len(),
+            1,
+            "a setting of the previous release"
         );
     }
 

@@ -40,7 +40,7 @@ pub struct UserShare {
     pub running: i64,
     /// Jobs that hold a slot, including those that wait for a worker.
     pub slots_in_use: i64,
-    /// The plan's slots; null when the database counts none (`FAIRNESS_ENABLED=false`, `FAIRNESS_SCOPE=process`).
+    /// The plan's slots; null when the database counts none (`FAIRNESS_ENABLED=false`).
     pub slot_limit: Option<i64>,
     /// Jobs that wait for a slot.
     pub parked: i64,

@@ -14,7 +14,6 @@ mod heartbeat;
 mod host;
 mod internal;
 mod lanes;
-mod local_limiter;
 mod notifications;
 mod periodic;
 mod progress;

@@ -376,7 +376,7 @@ impl Reconciler {
     /// Adopts jobs that other clients inserted, as far as they could be claimed next.
     async fn adopt(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let settings = &self.context.settings;
-        if settings.fairness.cluster_limits().is_none() || !self.adoption.is_over() {
+        if !settings.fairness.enabled || !self.adoption.is_over() {
             return Ok(());
         }
         let services = settings.services.iter();

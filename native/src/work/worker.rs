@@ -23,7 +23,6 @@ use weir_ledger::holder::Holder;
 use weir_ledger::job_metadata::{REASON, REASON_ATTEMPT};
 use weir_ledger::json::check_numbers;
 use weir_ledger::meter::Meter;
-use weir_ledger::plans::{self, Plan};
 use weir_ledger::reservation::{LateAdmission, LateJob, admit_late};
 use weir_ledger::settlement::{self, Ended, SettleError, Settled, Success};
 use weir_policy::subject::Subject;
@@ -33,11 +32,10 @@ use super::attempt_log::AttemptLog;
 use super::deliveries::Deliverer;
 use super::internal::{Internal, not_started, snoozed};
 use super::lanes::{Lanes, Permit};
-use super::local_limiter::{Held, LocalLimiter};
 use super::progress;
 use super::retry;
 use super::under_way::{Stop, UnderWay};
-use crate::config::fairness::{Fairness, FairnessScope};
+use crate::config::fairness::Fairness;
 use crate::config::service::Service;
 use crate::context::Context;
 use crate::handler::{Attempt, Handler, HandlerError, MAX_OUTPUT, Outcome, Reporter, Worked};
@@ -70,7 +68,6 @@ pub(super) struct Worker {
     pub(super) known_kinds: Vec<String>,
     pub(super) under_way: UnderWay,
     deliverer: Option<Deliverer>,
-    local: LocalLimiter,
     /// Holders locked by another transaction.
     blocked: Mutex<HoldOff>,
 }
@@ -107,7 +104,6 @@ impl Worker {
                 .collect(),
             under_way: UnderWay::default(),
             deliverer: delivers.then(|| Deliverer::new(context)),
-            local: LocalLimiter::default(),
             blocked: Mutex::new(HoldOff::new(BLOCKED_RETRY_DELAY)),
         }
     }
@@ -144,16 +140,15 @@ impl Worker {
             let deliverer = self.deliverer.as_ref()?;
             return Some(deliverer.work(job, stop).await);
         };
-        // A slot in memory belongs to this attempt until it returns, and must not outlast the job.
-        let _held = match self.entry(job, service.meter).await {
-            Ok(Entry::Runs(held)) => held,
+        match self.entry(job, service.meter).await {
+            Ok(Entry::Runs) => {}
             Ok(Entry::Waits(end)) => return Some(end),
             Ok(Entry::FencedOut) => {
                 fenced_out(job);
                 return None;
             }
             Err(error) => return Some(self.end_of_start(service, job, stop, error)),
-        };
+        }
         let handler = self.context.handlers.get(&job.kind)?;
         let started = match self.start(job).await {
             Ok(started) => started,
@@ -254,8 +249,8 @@ fn end_of_failure(error: &AttemptError, stop: &Stop, pause: Duration, job: &Clai
 
 /// The decision on an attempt that arrived without a slot.
 enum Entry {
-    /// It runs. It has a slot in this process if slots are local to processes.
-    Runs(Option<Held>),
+    /// It runs.
+    Runs,
     /// The job returns to its queue.
     Waits(End),
     /// Another process has taken over the job.
@@ -266,19 +261,17 @@ impl Worker {
     /// Whether an attempt may run.
     async fn entry(&self, job: &ClaimedJob, meter: Meter) -> Result<Entry, DatabaseError> {
         let fairness = &self.context.settings.fairness;
-        let is_cluster = fairness.cluster_limits().is_some();
         let holds = job.found.map(|found| found.holds);
-        if is_cluster && holds == Some(Holds::Slot) {
+        if fairness.enabled && holds == Some(Holds::Slot) {
             record_wake(job);
-            return Ok(Entry::Runs(None));
+            return Ok(Entry::Runs);
         }
         let meter = match holds {
             Some(Holds::Quota(meter) | Holds::Nothing(meter)) => meter,
             Some(Holds::Slot) | None => meter,
         };
-        // Without slots in the database, the only purpose of admission is to charge a settled job again when it runs
-        // again.
-        if is_cluster || matches!(holds, Some(Holds::Nothing(_))) {
+        // Without slots, the only purpose of admission is to charge a settled job again when it runs again.
+        if fairness.enabled || matches!(holds, Some(Holds::Nothing(_))) {
             match self.admit_with_retries(job, meter).await? {
                 LateAdmission::Admitted => {}
                 LateAdmission::Parked(tier) => return Ok(Entry::Waits(snooze(fairness, job, tier))),
@@ -293,19 +286,7 @@ impl Worker {
                 LateAdmission::FencedOut => return Ok(Entry::FencedOut),
             }
         }
-        if fairness.enabled
-            && fairness.scope == FairnessScope::Process
-            && let Some(user) = user_id(job)
-        {
-            let holder = self.context.holders().await?.user_id(&user);
-            let plan = self.plan_of(holder, meter).await?;
-            let limit = fairness.limits.of(plan);
-            return Ok(match self.local.try_acquire(holder.id, limit, job.id) {
-                Some(held) => Entry::Runs(Some(held)),
-                None => Entry::Waits(snooze(fairness, job, plan.map(|plan| plan.name))),
-            });
-        }
-        Ok(Entry::Runs(None))
+        Ok(Entry::Runs)
     }
 
     /// Requests a slot, and repeats the request while another transaction holds the holder's lock.
@@ -375,17 +356,6 @@ impl Worker {
             blocked.end(&holder.id);
         }
         Ok(admission)
-    }
-
-    /// ADR-10's TierResolver. An unknown user has the default plan; anonymous holders have no plan.
-    async fn plan_of(&self, holder: Holder, meter: Meter) -> Result<Option<Plan>, DatabaseError> {
-        let Some(id) = holder.user_id else {
-            return Ok(None);
-        };
-        self.context
-            .pool
-            .with(async |client| Ok(plans::plan_of(&**client, id, meter).await?))
-            .await
     }
 }
 

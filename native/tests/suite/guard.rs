@@ -18,48 +18,6 @@ async fn count(client: &tokio_postgres::Client, which: &str) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn process_scope_limits_each_process_and_does_not_park_jobs() {
-    let weir = Weir::with(&[
-        ("FAIRNESS_SCOPE", "process"),
-        ("FAIRNESS_SNOOZE_DURATION", "1s"),
-        ("FAIRNESS_SNOOZE_JITTER", "1s"),
-    ])
-    .await;
-    let user = weir.user("free").await;
-    for _ in 0..6 {
-        weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
-    }
-    let client = weir.client().await;
-    assert_eq!(count(&client, "state = 'available'").await, 6);
-    let (one, other) = (Gate::new(), Gate::new());
-    let working = [
-        one.work(weir.another(&[]), Role::Both).await,
-        other.work(weir.another(&[]), Role::Work).await,
-    ];
-    // Each process runs one job, and has snoozed the others that it claimed.
-    one.until_running(&weir, 1).await;
-    other.until_running(&weir, 1).await;
-    weir.until("the others to be snoozed", async || {
-        assert_eq!(count(&client, "state = 'pending'").await, 0);
-        let sent_back = "metadata ? 'snoozes' AND state <> 'running' AND attempt = 0 AND errors IS NULL";
-        (count(&client, sent_back).await == 4).then_some(())
-    })
-    .await;
-    one.open();
-    other.open();
-    // Waits for three jobs and not for all: each returns at its time, and may find the slot in use again.
-    weir.until("a freed slot to be used again", async || {
-        (count(&client, "state = 'completed' AND attempt = 1 AND errors IS NULL").await >= 3).then_some(())
-    })
-    .await;
-    assert_eq!((one.most(), other.most()), (1, 1));
-    for one in working {
-        one.stop().await;
-    }
-    weir.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_retry_waits_for_a_taken_slot_and_keeps_its_attempt() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);

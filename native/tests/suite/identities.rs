@@ -279,35 +279,6 @@ async fn concurrent_first_requests_of_a_subject_create_one_user() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_process_scope_a_subject_has_its_plans_slots() {
-    let weir = Weir::with(&[
-        ("FAIRNESS_SCOPE", "process"),
-        ("FAIRNESS_SNOOZE_DURATION", "1s"),
-        ("FAIRNESS_SNOOZE_JITTER", "1s"),
-    ])
-    .await;
-    weir_output(&weir, &["token", "--tier", "pro", "--user", CLERK]);
-    let slots = weir.slots_of("pro") as usize;
-    for _ in 0..slots + 2 {
-        weir.analyse(Who::Subject(CLERK), "a_test.go", GO_TESTS).await;
-    }
-    let gate = Gate::new();
-    let working = gate.work(weir.another(&[]), Role::Both).await;
-    gate.until_running(&weir, slots).await;
-    let client = weir.client().await;
-    weir.until("the others to be snoozed", async || {
-        let sql = "SELECT count(*) FROM river_job WHERE metadata ? 'snoozes'";
-        let row = client.query_one(sql, &[]).await.unwrap();
-        (row.get::<_, i64>(0) == 2).then_some(())
-    })
-    .await;
-    assert_eq!(gate.most(), slots);
-    gate.open();
-    working.stop().await;
-    weir.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn the_access_log_names_the_member_of_an_organisation() {
     let weir = Weir::new().await;
     let server = Process::start(&weir, &["serve"], &[("EDGE_SECRET", EDGE_SECRET)]);

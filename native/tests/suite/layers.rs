@@ -233,7 +233,6 @@ const NATIVE: &[&str] = &[
     "context",
     "work::internal",
     "work::attempt_error",
-    "work::local_limiter",
     "work::claim_pace",
     "work::claim_start",
     "work::lanes",

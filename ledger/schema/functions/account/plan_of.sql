@@ -9,7 +9,7 @@
 -- use.
 -- Cost: five look-ups by key.
 -- Callers: account_of, settle_many; ledger/src/audit/sql/i1_limits.sql, i2_slots.sql and i5_waiting.sql,
--- ledger/src/plans.rs, ledger/src/settlement/sql/waiting.sql.
+-- ledger/src/settlement/sql/waiting.sql.
 CREATE OR REPLACE FUNCTION plan_of(of_user uuid, meter text, at timestamptz)
 RETURNS TABLE (tier text, lane text, slots int, own_slots int, attributes subscription_plans, anchor timestamptz, counted smallint,
                month bigint, day bigint, hour bigint, minute bigint,

@@ -1,7 +1,7 @@
 -- One row per meter, with the columns of account_of(). An unknown user has the default plan.
 -- Parameters: $1 user.
-SELECT m.name AS meter, m.unit, clock.at, a.tier, a.lane, a.slots, a.own_slots, a.period_start, a.period_end,
-       a.spans, a.starts, a.ends, a.limits, a.ceilings, a.used_in, a.reserved_in, a.from_grants, a.granted,
+SELECT m.name AS meter, m.unit, clock.at, a.tier, a.period_start, a.period_end, a.spans, a.starts, a.ends,
+       a.limits, a.ceilings, a.used_in, a.reserved_in, a.from_grants, a.granted,
        nullif(a.slots_now, 2147483647) AS slot_limit
 FROM meters m
 CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
