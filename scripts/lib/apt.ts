@@ -1,36 +1,19 @@
 import { existsSync } from "node:fs";
 import { attempt } from "./process.ts";
-import { type Pulse, step } from "./progress.ts";
-
-async function hasApt(): Promise<boolean> {
-  return process.platform === "linux" && (await attempt("apt-get", ["--version"])).code === 0;
-}
-
-function isRoot(): boolean {
-  return process.getuid?.() === 0;
-}
-
-/** Updates the package lists if this user may. After a failure, installing a missing package fails. */
-async function aptUpdate(pulse: Pulse): Promise<void> {
-  if (isRoot()) await attempt("apt-get", ["update"], { pulse, log: "apt-update" });
-}
+import { step } from "./progress.ts";
 
 /** Installs these packages if this user may. The caller checks whether they are installed then. */
 export async function aptInstall(title: string, packages: string[]): Promise<void> {
-  if (!isRoot() || !(await hasApt())) return;
+  if (process.getuid?.() !== 0 || (await attempt("apt-get", ["--version"])).code !== 0) return;
   await step(title, async (pulse) => {
-    const install = () =>
-      attempt("apt-get", ["install", "-y", "--no-install-recommends", ...packages], {
-        pulse,
-        log: packages.join("-"),
-        // At this run level, packages do not start their services.
-        env: { ...process.env, DEBIAN_FRONTEND: "noninteractive", RUNLEVEL: "1" },
-      });
+    // At this run level, packages do not start their services.
+    const env = { ...process.env, DEBIAN_FRONTEND: "noninteractive", RUNLEVEL: "1" };
+    const apt = (...args: string[]) => attempt("apt-get", args, { pulse, env, log: packages.join("-") });
+    const install = ["install", "-y", "--no-install-recommends", ...packages];
     // The package lists may be missing or out of date.
-    if ((await install()).code !== 0) {
-      await aptUpdate(pulse);
-      await install();
-    }
+    if ((await apt(...install)).code === 0) return;
+    await apt("update");
+    await apt(...install);
   });
 }
 
