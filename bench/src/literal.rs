@@ -49,12 +49,12 @@ const TIER: &str = "SELECT p.tier::text FROM user_subscriptions s JOIN subscript
 /// The statements of a reservation, before and after the job's insert. ADR-21 sums up to the limit; the benchmark's is
 /// never reached.
 const LOCK: &str = "SELECT 1 FROM users WHERE id = $1::text::uuid FOR NO KEY UPDATE";
-const QUOTA: &str = "SELECT p.analysis_monthly_limit \
+const QUOTA: &str = "SELECT l.month \
          - (SELECT coalesce(sum(quota_amount), 0)::bigint FROM literal_usage_events u WHERE u.user_id = s.user_id \
             AND u.event_type = 'analysis' AND u.created_at >= s.current_period_start AND u.created_at < s.current_period_end) \
          - (SELECT coalesce(sum(reserved_amount), 0)::bigint FROM literal_work_reservations r \
             WHERE r.user_id = s.user_id AND r.event_type = 'analysis' AND r.expires_at > now()) \
-     FROM user_subscriptions s JOIN subscription_plans p ON p.id = s.plan_id \
+     FROM user_subscriptions s JOIN plan_limits l ON l.plan_id = s.plan_id AND l.event_type = 'analysis' \
      WHERE s.user_id = $1::text::uuid AND s.status = 'active'";
 const RESERVE_ONE: &str = "INSERT INTO literal_work_reservations (user_id, event_type, reserved_amount, job_id, expires_at) \
      VALUES ($1::text::uuid, 'analysis', 1, $2, now() + interval '1 hour')";

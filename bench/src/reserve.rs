@@ -49,8 +49,8 @@ impl Literal {
         let statements = try_join_all(
             [
                 "SELECT id FROM users WHERE id = $1 FOR NO KEY UPDATE",
-                "SELECT p.analysis_monthly_limit, s.current_period_start, s.current_period_end \
-                 FROM user_subscriptions s JOIN subscription_plans p ON p.id = s.plan_id \
+                "SELECT l.month, s.current_period_start, s.current_period_end \
+                 FROM user_subscriptions s JOIN plan_limits l ON l.plan_id = s.plan_id AND l.event_type = 'analysis' \
                  WHERE s.user_id = $1 AND s.status = 'active'",
                 "SELECT coalesce(sum(quota_amount), 0)::bigint FROM usage_events \
                  WHERE user_id = $1 AND event_type = 'analysis' AND created_at >= $2 AND created_at < $3",

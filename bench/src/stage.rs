@@ -33,7 +33,8 @@ impl Stage {
         // High enough for every user: the benchmark measures the check, not the refusal.
         client
             .batch_execute(
-                "UPDATE subscription_plans SET analysis_monthly_limit = 2000000000 WHERE is_default",
+                "UPDATE plan_limits SET month = 2000000000 WHERE event_type = 'analysis' \
+                 AND plan_id = (SELECT id FROM subscription_plans WHERE is_default)",
             )
             .await?;
         services::apply(&mut client, &settings.service_entries(), &settings.rules()).await?;

@@ -7,17 +7,13 @@ INSERT INTO weir_locks (name) VALUES ('admin_log'), ('renewals'), ('usage_archiv
 
 INSERT INTO meters (name, unit) VALUES ('analysis', 'units'), ('specview', 'units');
 
-INSERT INTO subscription_plans
-    (tier, lane, is_default, analysis_monthly_limit, specview_monthly_limit, retention_days, monthly_price)
-VALUES
-    ('free', 'default', true, 50, 5000, 30, 0),
-    ('pro', 'priority', false, 1000, 100000, 180, 15),
-    ('pro_plus', 'priority', false, 5000, 500000, 365, 59),
-    ('enterprise', 'priority', false, NULL, NULL, NULL, NULL);
+INSERT INTO subscription_plans (tier, lane, is_default, retention_days)
+VALUES ('free', 'default', true, 30), ('pro', 'priority', false, 180), ('pro_plus', 'priority', false, 365),
+       ('enterprise', 'priority', false, NULL);
 
--- The plans' trigger has inserted these rows, with the month's limits.
-UPDATE plan_limits l
-SET slots = s.slots
+INSERT INTO plan_limits (plan_id, event_type, month, slots)
+SELECT p.id, m.name, m.month, l.slots
 FROM subscription_plans p
-JOIN (VALUES ('free', 1), ('pro', 3), ('pro_plus', 3), ('enterprise', 5)) AS s (plan, slots) ON s.plan = p.tier
-WHERE p.id = l.plan_id;
+JOIN (VALUES ('free', 50, 5000, 1), ('pro', 1000, 100000, 3), ('pro_plus', 5000, 500000, 3),
+             ('enterprise', NULL, NULL, 5)) AS l (plan, analysis, specview, slots) ON l.plan = p.tier
+CROSS JOIN LATERAL (VALUES ('analysis', l.analysis), ('specview', l.specview)) AS m (name, month);

@@ -31,7 +31,8 @@ pub(super) async fn setup(settings: &Settings) -> Result<(), BenchError> {
         .connect()
         .await?
         .batch_execute(
-            "UPDATE subscription_plans SET analysis_monthly_limit = 2000000000, lane = 'default'; \
+            "UPDATE plan_limits SET month = 2000000000 WHERE event_type = 'analysis'; \
+             UPDATE subscription_plans SET lane = 'default'; \
              INSERT INTO users (id) SELECT id FROM bench_users; \
              INSERT INTO user_subscriptions (user_id, plan_id) \
              SELECT u.id, p.id FROM bench_users u \

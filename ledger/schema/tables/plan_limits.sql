@@ -56,5 +56,3 @@ CREATE TRIGGER count_limited_windows AFTER INSERT OR DELETE OR UPDATE OF day, ho
     FOR EACH STATEMENT EXECUTE FUNCTION count_limited_windows();
 CREATE TRIGGER count_limited_windows_before BEFORE INSERT OR DELETE OR UPDATE OF day, hour, minute ON plan_limits
     FOR EACH STATEMENT EXECUTE FUNCTION count_limited_windows();
-CREATE TRIGGER write_monthly_limit AFTER INSERT OR UPDATE OF month ON plan_limits
-    FOR EACH ROW EXECUTE FUNCTION write_monthly_limit();

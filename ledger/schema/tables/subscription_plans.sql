@@ -1,22 +1,16 @@
 CREATE TABLE subscription_plans (
     id uuid NOT NULL DEFAULT gen_random_uuid(),
     tier plan_tier NOT NULL,
-    specview_monthly_limit bigint,
-    analysis_monthly_limit bigint,
     retention_days int,
-    monthly_price int,
     created_at timestamptz NOT NULL DEFAULT now(),
     lane text NOT NULL DEFAULT 'default',
     is_default boolean NOT NULL DEFAULT false,
     max_waiting int,
     PRIMARY KEY (id),
     UNIQUE (tier),
-    CONSTRAINT subscription_plans_analysis_monthly_limit_check CHECK (analysis_monthly_limit >= 0),
     CONSTRAINT subscription_plans_lane_check CHECK (lane IN ('priority', 'default')),
     CONSTRAINT subscription_plans_max_waiting_check CHECK (max_waiting > 0),
-    CONSTRAINT subscription_plans_monthly_price_check CHECK (monthly_price >= 0),
-    CONSTRAINT subscription_plans_retention_days_check CHECK (retention_days > 0),
-    CONSTRAINT subscription_plans_specview_monthly_limit_check CHECK (specview_monthly_limit >= 0)
+    CONSTRAINT subscription_plans_retention_days_check CHECK (retention_days > 0)
 );
 
 COMMENT ON TABLE subscription_plans IS
@@ -25,14 +19,8 @@ COMMENT ON COLUMN subscription_plans.id IS
     'The plan''s id.';
 COMMENT ON COLUMN subscription_plans.tier IS
     'The name of the plan.';
-COMMENT ON COLUMN subscription_plans.specview_monthly_limit IS
-    'Test cases a month; null is unlimited. Follows plan_limits.month.';
-COMMENT ON COLUMN subscription_plans.analysis_monthly_limit IS
-    'Analyses a month; null is unlimited. Follows plan_limits.month.';
 COMMENT ON COLUMN subscription_plans.retention_days IS
     'The retention of results; null keeps them indefinitely.';
-COMMENT ON COLUMN subscription_plans.monthly_price IS
-    'US dollars; null is by contract.';
 COMMENT ON COLUMN subscription_plans.created_at IS
     'When it was added.';
 COMMENT ON COLUMN subscription_plans.lane IS
@@ -43,6 +31,3 @@ COMMENT ON COLUMN subscription_plans.max_waiting IS
     'The maximum number of a holder''s waiting jobs per meter: for a slot, their start time or their next attempt; null is unlimited.';
 
 CREATE UNIQUE INDEX subscription_plans_default ON subscription_plans (is_default) WHERE is_default;
-
-CREATE TRIGGER follow_monthly_limits AFTER INSERT OR UPDATE ON subscription_plans
-    FOR EACH ROW EXECUTE FUNCTION follow_monthly_limits();

@@ -2,8 +2,6 @@ CREATE TABLE usage_events (
     id uuid NOT NULL DEFAULT gen_random_uuid(),
     user_id uuid NOT NULL,
     event_type usage_event_type NOT NULL,
-    analysis_id uuid,
-    document_id uuid,
     quota_amount bigint NOT NULL,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     job_id bigint,
@@ -29,10 +27,6 @@ COMMENT ON COLUMN usage_events.user_id IS
     'The user.';
 COMMENT ON COLUMN usage_events.event_type IS
     'The meter.';
-COMMENT ON COLUMN usage_events.analysis_id IS
-    'A column of ADR-21; Weir leaves it null.';
-COMMENT ON COLUMN usage_events.document_id IS
-    'A column of ADR-21; Weir leaves it null.';
 COMMENT ON COLUMN usage_events.quota_amount IS
     'The charge, in the meter''s unit; an adjustment may be negative.';
 COMMENT ON COLUMN usage_events.created_at IS

@@ -518,41 +518,6 @@ async fn a_limit_inserted_with_sql_holds_in_a_new_window() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_monthly_limit_agrees_in_column_and_row() {
-    let weir = Weir::new().await;
-    let client = weir.client().await;
-    let both = async || {
-        let sql = "SELECT p.analysis_monthly_limit, l.month FROM subscription_plans p JOIN plan_limits l ON l.plan_id = p.id \
-                   WHERE p.tier = 'free' AND l.event_type = 'analysis'";
-        let row = client.query_one(sql, &[]).await.unwrap();
-        (row.get::<_, Option<i64>>(0), row.get::<_, Option<i64>>(1))
-    };
-    let of_free = "(SELECT id FROM subscription_plans WHERE tier = 'free')";
-    let by_row =
-        format!("UPDATE plan_limits SET month = 100 WHERE event_type = 'analysis' AND plan_id = {of_free}");
-    client.batch_execute(&by_row).await.unwrap();
-    assert_eq!(both().await, (Some(100), Some(100)));
-    client
-        .batch_execute("UPDATE subscription_plans SET analysis_monthly_limit = 50")
-        .await
-        .unwrap();
-    assert_eq!(both().await, (Some(50), Some(50)));
-    client
-        .batch_execute(
-            "INSERT INTO subscription_plans (tier, analysis_monthly_limit) VALUES ('gold', 7); \
-             UPDATE subscription_plans SET analysis_monthly_limit = 8 WHERE tier = 'free'",
-        )
-        .await
-        .unwrap();
-    assert_eq!(both().await, (Some(8), Some(8)));
-    let gold = "SELECT l.month FROM plan_limits l JOIN subscription_plans p ON p.id = l.plan_id \
-                WHERE p.tier = 'gold' AND l.event_type = 'analysis'";
-    let gold: Option<i64> = client.query_one(gold, &[]).await.unwrap().get(0);
-    assert_eq!(gold, Some(7));
-    weir.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn usage_of_an_unknown_meter_is_refused_in_sql() {
     let weir = images().await;
     let user = weir.user("hobby").await;

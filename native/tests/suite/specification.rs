@@ -100,8 +100,8 @@ async fn user(rng: &mut StdRng, client: &Client) -> (Uuid, Specification) {
     let null = |number: Option<i64>| number.map_or("NULL".to_owned(), |number| number.to_string());
     let mut setup = format!(
         "INSERT INTO subscription_plans (tier, max_waiting) VALUES ('{id}', {}); \
-         UPDATE plan_limits SET month = {}, month_ceiling = {}, day = {}, slots = {slots} \
-             WHERE event_type = 'analysis' AND plan_id = (SELECT id FROM subscription_plans WHERE tier = '{id}'); \
+         INSERT INTO plan_limits (plan_id, event_type, month, month_ceiling, day, slots) \
+             SELECT id, 'analysis', {}, {}, {}, {slots} FROM subscription_plans WHERE tier = '{id}'; \
          SELECT create_users('{{{id}}}', '{{NULL}}', '{id}');",
         null(max_waiting),
         null(month),

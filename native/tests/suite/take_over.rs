@@ -390,7 +390,7 @@ async fn functions_of_the_source_cannot_change_weir() {
         );
         client.batch_execute(&sql).await.unwrap();
     };
-    replace("UPDATE weir.subscription_plans SET analysis_monthly_limit = 0").await;
+    replace("UPDATE weir.subscription_plans SET max_waiting = 1").await;
     refused(&weir, &["--from", "src"], "read-only transaction");
     assert_eq!(weir.count("users").await, 0);
     replace(
