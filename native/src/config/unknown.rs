@@ -7,14 +7,13 @@ use weir_policy::misspelling::suggestion;
 use super::variables::Variables;
 
 /// Variables of the scripts, of tests, and of handlers' programs.
-const OTHER_VARIABLES: [&str; 11] = [
+const OTHER_VARIABLES: [&str; 10] = [
     "WEIR_CONFIG",
     "WEIR_EDGE_PORT",
     "WEIR_PG_PORT",
     "WEIR_STATE",
     "WEIR_RUN",
     "WEIR_CHROMIUM",
-    "WEIR_WASM_TOOLCHAIN",
     "WEIR_IDEMPOTENCY_KEY",
     "WEIR_JOB_ID",
     "WEIR_ATTEMPT",
