@@ -9,10 +9,6 @@ use uuid::Uuid;
 
 use crate::json;
 
-/// The states in which a key is unique, as River's `unique_states`, leftmost bit first: all but completed, discarded
-/// and cancelled. A finished job runs again when it is submitted again. `weir_submit.sql` has the same bits.
-pub const LIVE_STATES: &str = "11110001";
-
 /// The maximum nesting of a member. SQL has the same limit, in `go_json`.
 pub const MAX_DEPTH: usize = 100;
 

@@ -416,6 +416,8 @@ BEGIN
     END IF;
     -- Triggers of other programs run from here on. The rows that they write count as any other's.
     PERFORM set_config('weir.counters', '', true);
+    -- A key is unique in all states but completed, discarded and cancelled: a finished job runs again when it is
+    -- submitted again.
     INSERT INTO river_job (id, args, kind, max_attempts, metadata, priority, queue, state, scheduled_at, tags,
                            unique_key, unique_states)
     SELECT u.id, u.args, u.kind, u.max_attempts, u.metadata, u.priority, u.queue,
