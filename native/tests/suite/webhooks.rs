@@ -324,7 +324,11 @@ async fn a_webhook_that_fails_for_days_is_disabled_and_catches_up() {
         give_up(&weir, &test(&weir, id).await).await;
     }
     assert_eq!(webhook(&weir, other).await.disabled_because, None);
-    let because = webhook(&weir, failing).await.disabled_because.unwrap();
+    let because = weir
+        .until("the end of the webhook", async || {
+            webhook(&weir, failing).await.disabled_because
+        })
+        .await;
     assert!(because.contains("three days"), "{because}");
 
     down.answer(Answers::Status(200));
