@@ -77,6 +77,10 @@ type Job struct {
 	RunAt time.Time
 	// Priority is 1 (first) to 4. Zero: 1.
 	Priority int
+	// Tags are River's tags of the job.
+	Tags []string
+	// Metadata are members of River's metadata of the job.
+	Metadata map[string]any
 }
 
 // Submitted is the answer to a submission.
@@ -113,6 +117,12 @@ func (c Client) SubmitTx(ctx context.Context, tx pgx.Tx, job Job) (Submitted, er
 	}
 	if job.Priority != 0 {
 		options["priority"] = job.Priority
+	}
+	if len(job.Tags) > 0 {
+		options["tags"] = job.Tags
+	}
+	if len(job.Metadata) > 0 {
+		options["metadata"] = job.Metadata
 	}
 	encoded, err := json.Marshal(options)
 	if err != nil {
@@ -210,14 +220,17 @@ func (c Client) ExtendTx(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, 
 // With KeepAlive, the context of `do` ends when the attempt has to stop. context.Cause tells why.
 func Work[T river.JobArgs](ctx context.Context, c Client, pool *pgxpool.Pool, job *river.Job[T],
 	do func(ctx context.Context, tx pgx.Tx) (output any, used *int64, err error)) error {
-	ctx, leave := enter(ctx, job.JobRow)
-	defer leave()
+	ctx, forget, end := enter(ctx, job.JobRow)
+	defer end()
 	failure := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		output, used, err := do(ctx, tx)
 		if err != nil {
 			return err
 		}
-		_, err = c.CompleteTx(ctx, tx, job.JobRow, output, used)
+		if _, err = c.CompleteTx(ctx, tx, job.JobRow, output, used); err == nil {
+			// From the commit on, the attempt is over, and must not be stopped for that.
+			forget()
+		}
 		return err
 	})
 	if failure == nil {
@@ -264,7 +277,9 @@ type heart struct {
 func (h *heart) run(ctx context.Context) {
 	ticker := time.NewTicker(beatInterval)
 	defer ticker.Stop()
-	last := time.Now()
+	// Stopped by each heartbeat that succeeds in time.
+	silence := time.AfterFunc(silentAfter, func() { h.silent(ctx) })
+	defer silence.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -274,13 +289,17 @@ func (h *heart) run(ctx context.Context) {
 		}
 		sent := time.Now()
 		if err := h.beat(ctx); err == nil {
-			last = sent
+			silence.Reset(silentAfter - time.Since(sent))
 		} else if ctx.Err() == nil {
 			slog.Warn("weir: a heartbeat failed", "error", err)
 		}
-		if time.Since(last) > silentAfter-beatInterval {
-			running.stop(h.worker, func(attemptKey) error { return ErrSilent }, time.Now())
-		}
+	}
+}
+
+// silent ends all attempts until a heartbeat succeeds.
+func (h *heart) silent(ctx context.Context) {
+	if ctx.Err() == nil {
+		running.stop(h.worker, func(attemptKey) error { return ErrSilent }, time.Now())
 	}
 }
 
@@ -357,8 +376,9 @@ type attempt struct {
 
 var running = attempts{all: map[attemptKey]*attempt{}}
 
-// enter remembers an attempt until the result is called. Its context ends when it has to stop.
-func enter(ctx context.Context, job *rivertype.JobRow) (context.Context, func()) {
+// enter remembers an attempt until one of the results is called. The second one also ends its context, which ends by
+// itself when the attempt has to stop.
+func enter(ctx context.Context, job *rivertype.JobRow) (context.Context, func(), func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	key := attemptKey{job: job.ID, attempt: job.Attempt}
 	if by := job.AttemptedBy; len(by) > 0 {
@@ -368,13 +388,16 @@ func enter(ctx context.Context, job *rivertype.JobRow) (context.Context, func())
 	running.Lock()
 	running.all[key] = entered
 	running.Unlock()
-	return ctx, func() {
-		end(nil)
+	forget := func() {
 		running.Lock()
 		defer running.Unlock()
 		if running.all[key] == entered {
 			delete(running.all, key)
 		}
+	}
+	return ctx, forget, func() {
+		forget()
+		end(nil)
 	}
 }
 

@@ -84,6 +84,10 @@ export interface Options {
   runAt?: Date;
   /** 1 (first) to 4. */
   priority?: 1 | 2 | 3 | 4;
+  /** River's tags of the job. */
+  tags?: string[];
+  /** Members of River's metadata of the job. */
+  metadata?: { [member: string]: Json };
 }
 
 /** The result of a handler. */
@@ -110,6 +114,9 @@ const BEAT = 2000;
 
 /** Milliseconds without a successful heartbeat after which the handlers stop, before others get their jobs. */
 const SILENT = 8000;
+
+/** Milliseconds after which a heartbeat is repeated over another connection. */
+const HANGING = 5000;
 
 /** Milliseconds within which the driver notices that PostgreSQL has closed a connection. */
 const CLOSING = 1000;
@@ -155,6 +162,8 @@ export class Weir {
       idempotency_key: options.idempotencyKey,
       run_at: options.runAt?.toISOString(),
       priority: options.priority,
+      tags: options.tags,
+      metadata: options.metadata,
     };
     const [row] = await this.#call(
       sql,
@@ -372,16 +381,32 @@ export class Weir {
 
   /** Sends heartbeats over a separate connection, because handlers may use all connections of `sql`. */
   #beat(sql: Sql, worker: string): Heart {
-    const own = postgres({
-      ...(sql.options as object),
-      max: 1,
-      idle_timeout: 0,
-      onnotice: () => {},
-    } as postgres.Options<Record<string, never>>);
-    return new Heart(
-      (attempts) => this.heartbeat(own, worker, attempts),
-      () => own.end({ timeout: 1 }),
-    );
+    const connect = (): Sql =>
+      postgres({
+        ...(sql.options as object),
+        max: 1,
+        idle_timeout: 0,
+        connect_timeout: 5,
+        onnotice: () => {},
+      } as postgres.Options<Record<string, never>>);
+    let own = connect();
+    const beat = async (attempts: Job[]): Promise<AttemptState[]> => {
+      const beaten = this.heartbeat(own, worker, attempts);
+      beaten.catch(() => {});
+      let states: AttemptState[] | undefined;
+      await firstOf(
+        beaten.then((answer) => {
+          states = answer;
+        }),
+        HANGING,
+      );
+      if (states) return states;
+      // A connection over a dead network would hang for minutes.
+      void own.end({ timeout: 0 }).catch(() => {});
+      own = connect();
+      throw new Error("the database does not answer");
+    };
+    return new Heart(beat, () => own.end({ timeout: 1 }));
   }
 }
 

@@ -13,11 +13,11 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -37,8 +37,6 @@ _SILENT = 8.0
 _PASSES = re.compile("25006|40001|40P01|53|55P03|57|08")
 
 _log = logging.getLogger("weir")
-
-_T = TypeVar("_T")
 
 
 class FencedOut(Exception):
@@ -152,7 +150,10 @@ class _Heart:
         pause = _PAUSES[0]
         while not self._ended.is_set():
             try:
-                with psycopg.connect(self._url, autocommit=True) as connection:
+                # A connection over a dead network must not hang for minutes.
+                with psycopg.connect(
+                    self._url, autocommit=True, connect_timeout=5, tcp_user_timeout=6000
+                ) as connection:
                     while not self._ended.is_set():
                         self._beat_once(connection)
                         pause = _PAUSES[0]
@@ -202,9 +203,11 @@ class Weir(_Calls):
         key: str | None = None,
         run_at: datetime | str | None = None,
         priority: int | None = None,
+        tags: Sequence[str] | None = None,
+        metadata: dict[str, Any] | None = None,
     ) -> Submitted:
         """Submits a job inside the connection's transaction. The user's row stays locked until it ends: commit soon."""
-        values = (subject, service, Jsonb(args), amount, _options(key, run_at, priority))
+        values = (subject, service, Jsonb(args), amount, _options(key, run_at, priority, tags, metadata))
         return Submitted(*self._rows(connection, "weir_submit", *values)[0])
 
     def complete(self, connection: Connection, job: Job, output: Any = None, used: int | None = None) -> int:
@@ -340,9 +343,11 @@ class AsyncWeir(_Calls):
         key: str | None = None,
         run_at: datetime | str | None = None,
         priority: int | None = None,
+        tags: Sequence[str] | None = None,
+        metadata: dict[str, Any] | None = None,
     ) -> Submitted:
         """See `Weir.submit`."""
-        values = (subject, service, Jsonb(args), amount, _options(key, run_at, priority))
+        values = (subject, service, Jsonb(args), amount, _options(key, run_at, priority, tags, metadata))
         return Submitted(*(await self._rows(connection, "weir_submit", *values))[0])
 
     async def complete(
@@ -440,23 +445,40 @@ class AsyncWeir(_Calls):
                     pass
 
     async def _attempt(self, connection: AsyncConnection, job: Job, handle: AsyncHandler, heart: _Heart) -> None:
-        try:
-            async with connection.transaction():
-                made = await _until_stopped(heart, job, handle(connection, job))
-                await self.complete(connection, job, *_made(made))
-        except FencedOut:
-            pass
-        except Exception as error:  # Any failure: the job is retried or discarded.
-            if connection.closed:
-                raise psycopg.OperationalError("the connection is lost") from error
-            async with connection.transaction():
-                await self.fail(connection, job, error)
+        async def work() -> Any:
+            return await handle(connection, job)
+
+        handler = _Stoppable(work())
+        # Until the end is written: heartbeats name the attempt for as long.
+        with heart.running(job, handler.stop):
+            try:
+                async with connection.transaction():
+                    await self.complete(connection, job, *_made(await handler.result()))
+            except FencedOut:
+                pass
+            except Exception as error:  # Any failure: the job is retried or discarded.
+                if connection.closed:
+                    raise psycopg.OperationalError("the connection is lost") from error
+                async with connection.transaction():
+                    await self.fail(connection, job, error)
 
 
-def _options(key: str | None, run_at: datetime | str | None, priority: int | None) -> Jsonb:
+def _options(
+    key: str | None,
+    run_at: datetime | str | None,
+    priority: int | None,
+    tags: Sequence[str] | None,
+    metadata: dict[str, Any] | None,
+) -> Jsonb:
     if isinstance(run_at, datetime):
         run_at = _with_zone(run_at).isoformat()
-    options = {"idempotency_key": key, "run_at": run_at, "priority": priority}
+    options = {
+        "idempotency_key": key,
+        "run_at": run_at,
+        "priority": priority,
+        "tags": None if tags is None else list(tags),
+        "metadata": metadata,
+    }
     return Jsonb({name: value for name, value in options.items() if value is not None})
 
 
@@ -474,25 +496,31 @@ def _passes(error: psycopg.Error) -> bool:
     return _PASSES.match(error.sqlstate) is not None
 
 
-async def _until_stopped(heart: _Heart, job: Job, work: Awaitable[_T]) -> _T:
-    """The result of a handler, in a task that is cancelled when the attempt has to stop."""
-    task = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-    reasons: list[str] = []
+class _Stoppable:
+    """A handler's task, which is cancelled when the attempt has to stop."""
 
-    def stop(state: str) -> None:
-        reasons.append(state)
-        loop.call_soon_threadsafe(task.cancel)
+    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._task = asyncio.create_task(work)
+        self._loop = asyncio.get_running_loop()
+        self._reason: str | None = None
 
-    with heart.running(job, stop):
+    def stop(self, reason: str) -> None:
+        """Called from another thread. A handler that is done is not disturbed."""
+        self._reason = reason
+        self._loop.call_soon_threadsafe(self._task.cancel)
+
+    async def result(self) -> Any:
         try:
-            return await task
+            # Shielded, so that a cancellation of the worker itself is not taken for a stop.
+            return await asyncio.shield(self._task)
         except asyncio.CancelledError:
-            if not reasons:
+            if not self._task.cancelled():
+                self._task.cancel()
+                await asyncio.wait([self._task])
                 raise
-            if reasons[0] == "taken_over":
-                raise FencedOut(job.id) from None
-            raise Stopped(f"the attempt had to stop: {reasons[0]}") from None
+            if self._reason == "taken_over":
+                raise FencedOut() from None
+            raise Stopped(f"the attempt had to stop: {self._reason or 'the handler was cancelled'}") from None
 
 
 def _output(output: Any) -> Jsonb | None:
