@@ -15,7 +15,8 @@ CREATE TYPE submission AS (
     run_at timestamptz,
     idempotency_key text,
     request_hash bytea,
-    unique_key bytea
+    unique_key bytea,
+    tags text[]
 );
 COMMENT ON TYPE submission IS 'A parameter of submit_many: one submission.';
 

@@ -283,6 +283,9 @@ pub async fn extend(
                 &[&claim.job_id, &attempt, &more],
             )
             .await?;
+        if row.get::<_, &str>("outcome") == "cancelled" {
+            return Err(AttemptError::Ended(AttemptEnd::JobCancelled));
+        }
         // A job without an owner has no quota to extend.
         let extended = Extended {
             is_extended: row.get::<_, &str>("outcome") == "extended",

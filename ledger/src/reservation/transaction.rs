@@ -101,6 +101,8 @@ struct SubmissionRow<'a> {
     idempotency_key: Option<&'a str>,
     request_hash: Option<&'a [u8]>,
     unique_key: Option<&'a [u8]>,
+    /// Only SQL callers set tags.
+    tags: Option<Vec<String>>,
 }
 
 impl<'a> SubmissionRow<'a> {
@@ -122,6 +124,7 @@ impl<'a> SubmissionRow<'a> {
             idempotency_key: idempotency.map(|idempotency| idempotency.key.as_str()),
             request_hash: idempotency.map(|idempotency| idempotency.request_hash.as_slice()),
             unique_key: one.unique_key.as_deref(),
+            tags: None,
         }
     }
 }

@@ -91,6 +91,44 @@ async fn a_batch_by_sql_has_a_row_for_each_member_and_refusals_are_rows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn tags_and_metadata_reach_rivers_row() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let submit = async |options: &Value| -> String {
+        let sql = "SELECT outcome FROM weir_submit('anne', 'analysis', '{}', NULL, $1)";
+        client.query_one(sql, &[options]).await.unwrap().get(0)
+    };
+    let mut options =
+        json!({ "tags": ["nightly", "eu-1"], "metadata": { "order": 7 }, "idempotency_key": "k" });
+    assert_eq!(submit(&options).await, "admitted");
+    assert_eq!(submit(&options).await, "repeated");
+    options["tags"] = json!(["nightly"]);
+    assert_eq!(submit(&options).await, "key_reused");
+    let row = client
+        .query_one("SELECT tags, metadata FROM river_job", &[])
+        .await
+        .unwrap();
+    assert_eq!(row.get::<_, Vec<String>>(0), ["nightly", "eu-1"]);
+    assert_eq!(row.get::<_, Value>(1)["order"], 7);
+    for options in [
+        r#"{"tags": "nightly"}"#,
+        r#"{"tags": ["a b c"]}"#,
+        r#"{"tags": [7]}"#,
+        r#"{"metadata": []}"#,
+        r#"{"metadata": {"weir:used": 7}}"#,
+        r#"{"metadata": {"output": 7}}"#,
+    ] {
+        let error = refusal(
+            &client,
+            &format!("SELECT weir_submit('anne', 'analysis', '{{}}', NULL, '{options}')"),
+        )
+        .await;
+        assert!(error.contains("must be"), "{options}: {error}");
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_group_of_attempts_ends_by_one_statement() {
     let weir = Weir::new().await;
     let client = weir.client().await;
@@ -108,7 +146,7 @@ async fn a_group_of_attempts_ends_by_one_statement() {
         .unwrap();
     assert_eq!(claimed.len(), 3);
     let attempts = json!([
-        { "job_id": ids[0], "attempt": 1, "output": { "n": 1 }, "used": 0 },
+        { "job_id": ids[0], "attempt": 1, "output": { "n": 1 }, "used": 0, "error": null },
         { "job_id": ids[1], "attempt": 1, "error": "out of paper" },
         { "job_id": ids[2], "attempt": 2 },
         { "job_id": ids[2], "attempt": 1 },
@@ -117,8 +155,66 @@ async fn a_group_of_attempts_ends_by_one_statement() {
     let rows = client.query(sql, &[&attempts]).await.unwrap();
     let ends: Vec<(&str, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     assert_eq!(ends, [("done", 0), ("retry", 0), ("fenced_out", 0), ("done", 1)]);
-    let error = refusal(&client, "SELECT weir_settle_many('[{}]')").await;
-    assert!(error.starts_with("attempts must be a JSON array"), "{error}");
+    for attempts in ["[{}]", r#"[{"job_id": 1, "attempt": 1, "eror": "x"}]"#] {
+        let error = refusal(&client, &format!("SELECT weir_settle_many('{attempts}')")).await;
+        assert!(
+            error.starts_with("attempts must be a JSON array"),
+            "{attempts}: {error}"
+        );
+    }
+    weir.end().await;
+}
+
+/// A charge waits for the account, and then counts in the period that is current.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_charge_during_a_change_of_plan_counts_in_the_new_period() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let user = weir.user("free").await;
+    let mut changing = weir.client().await;
+    let open = changing.transaction().await.unwrap();
+    open.batch_execute(&format!(
+        "INSERT INTO holders (holder, event_type, user_id) VALUES ('{user}', 'analysis', '{user}'); \
+         UPDATE user_subscriptions SET current_period_start = now() - interval '1 hour' WHERE user_id = '{user}'"
+    ))
+    .await
+    .unwrap();
+    let charge = async {
+        let sql = "SELECT weir_charge($1, 'analysis', 7, 'e')";
+        let row = client.query_one(sql, &[&user.to_string()]).await.unwrap();
+        assert_eq!(row.get::<_, &str>(0), "charged");
+    };
+    let change = async {
+        weir.until("the charge to wait", async || {
+            let waits = "SELECT FROM pg_stat_activity WHERE query LIKE 'SELECT weir_charge%' AND wait_event_type = 'Lock' \
+                         AND datname = current_database()";
+            open.query_opt(waits, &[]).await.unwrap().map(drop)
+        })
+        .await;
+        open.commit().await.unwrap();
+    };
+    tokio::join!(charge, change);
+    assert_eq!(weir.quota(Who::User(user), "analysis").await["used"], 7);
+    weir.end().await;
+}
+
+/// The audit at the end compares each window with its events.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_charge_counts_in_all_windows() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client
+        .batch_execute("UPDATE plan_limits SET day = 10, hour = 5, counted = 3 WHERE event_type = 'analysis'")
+        .await
+        .unwrap();
+    let user = weir.user("free").await.to_string();
+    for (amount, event, ago) in [(30_i64, "e1", "0"), (7, "e2", "3 days")] {
+        let sql = "SELECT weir_charge($1, 'analysis', $2, $3, now() - $4::text::interval)";
+        client
+            .query_one(sql, &[&user, &amount, &event, &ago])
+            .await
+            .unwrap();
+    }
     weir.end().await;
 }
 

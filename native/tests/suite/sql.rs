@@ -1521,6 +1521,10 @@ async fn the_jobs_of_a_lost_claim_run_again_without_the_loss_of_an_attempt() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let ids = claimed_by(&weir, &client, "w", 2).await;
+    // A job of another program, whose client has the same name.
+    let foreign = "INSERT INTO river_job (args, kind, max_attempts, state, attempt, attempted_at, attempted_by) \
+                   VALUES ('{}', 'foreign', 3, 'running', 1, now() - interval '1 hour', '{w}') RETURNING id";
+    let foreign: i64 = client.query_one(foreign, &[]).await.unwrap().get(0);
     // The answer may be on its way.
     let known = [(ids[0], 1)];
     assert_eq!(beat(&client, "w", Some(&known)).await.len(), 1);
@@ -1531,10 +1535,16 @@ async fn the_jobs_of_a_lost_claim_run_again_without_the_loss_of_an_attempt() {
     let states = [(ids[0], "running".to_owned()), (ids[1], "taken_over".to_owned())];
     assert_eq!(beat(&client, "w", Some(&known)).await, states);
     assert_eq!(state_of(&client, ids[1]).await, "available");
+    assert_eq!(state_of(&client, foreign).await, "running");
+    assert_eq!(beat(&client, "w", None).await.len(), 1);
     let left = "SELECT (max_attempts - attempt)::text AS outcome FROM river_job WHERE state = 'available'";
     assert_eq!(outcome(&client, left).await, "3");
     let claim = "SELECT attempt FROM weir_claim('analysis_default', 'w')";
     assert_eq!(client.query_one(claim, &[]).await.unwrap().get::<_, i32>(0), 2);
+    client
+        .execute("DELETE FROM river_job WHERE id = $1", &[&foreign])
+        .await
+        .unwrap();
     weir.end().await;
 }
 

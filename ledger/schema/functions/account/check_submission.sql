@@ -14,7 +14,7 @@ DECLARE
 BEGIN
     SELECT m.* INTO r
     FROM submit_many(
-        ARRAY[ROW(of_holder, of_user, NULL, '', meter, '', 1, '{}', '{}', 1, added, NULL, NULL, NULL, NULL)::submission],
+        ARRAY[ROW(of_holder, of_user, NULL, '', meter, '', 1, '{}', '{}', 1, added, NULL, NULL, NULL, NULL, NULL)::submission],
         'none', false) m;
     outcome := r.outcome;
     -- Nothing is reserved.

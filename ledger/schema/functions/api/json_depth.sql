@@ -1,7 +1,7 @@
 -- How deep objects and arrays are nested in a JSON value, counted up to 128. A value with at most 127 brackets counts as
 -- deep as it could be.
 -- Cost: one pass over the text; with more than 127 brackets in it, one row for each member.
--- Callers: submission_of.
+-- Callers: submission_of, submit_options.
 CREATE OR REPLACE FUNCTION json_depth(of_value jsonb) RETURNS int
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 SET search_path FROM CURRENT

@@ -34,13 +34,14 @@ BEGIN
     IF wanted.idempotency_key IS NOT NULL THEN
         hash := sha256(convert_to(of_service.name, 'UTF8') || '\x00' || convert_to(args::text, 'UTF8')
                        || convert_to(concat_ws('/', coalesce(submission_of.amount::text, ''), wanted.priority,
-                                               extract(epoch FROM wanted.asked_for)), 'UTF8'));
+                                               extract(epoch FROM wanted.asked_for), nullif(wanted.metadata, '{}'), wanted.tags),
+                                     'UTF8'));
     END IF;
     wake := wanted.wake;
     submission := ROW(
         this_holder, this_holder, CASE WHEN NOT is_uuid THEN submission_of.subject END, of_service.name,
-        of_service.event_type, of_service.kind, of_service.max_attempts, args, '{}', wanted.priority,
+        of_service.event_type, of_service.kind, of_service.max_attempts, args, wanted.metadata, wanted.priority,
         amount_of(of_service, args, submission_of.amount), wanted.run_at, wanted.idempotency_key, hash,
-        unique_key_of(this_holder, of_service.kind, args, of_service.unique_by))::submission;
+        unique_key_of(this_holder, of_service.kind, args, of_service.unique_by), wanted.tags)::submission;
 END
 $$;

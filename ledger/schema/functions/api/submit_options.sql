@@ -4,19 +4,21 @@
 -- - run_at: with an offset, within 366 days; the past is now.
 -- - priority: 1 (first) to 4.
 -- - wake: whether to notify workers at the commit.
+-- - tags: River's tags of the job. Null without any.
+-- - metadata: members of River's metadata of the job, without those that River and Weir write.
 --
 -- asked_for is run_at as the caller wrote it, even if it has passed.
 -- Errors: 22023 for anything else.
 -- Cost: no table.
 -- Callers: submission_of.
 CREATE OR REPLACE FUNCTION submit_options(options jsonb, OUT idempotency_key text, OUT run_at timestamptz, OUT asked_for timestamptz, OUT priority smallint,
-                                          OUT wake boolean)
+                                          OUT wake boolean, OUT tags text[], OUT metadata jsonb)
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
 SET DateStyle = 'ISO, MDY'
 AS $$
 DECLARE
-    known CONSTANT text[] := ARRAY['idempotency_key', 'priority', 'run_at', 'wake'];
+    known CONSTANT text[] := ARRAY['idempotency_key', 'metadata', 'priority', 'run_at', 'tags', 'wake'];
     unknown text;
 BEGIN
     options := coalesce(nullif(options, 'null'), '{}');
@@ -46,6 +48,22 @@ BEGIN
         RAISE invalid_parameter_value USING MESSAGE = 'wake must be true or false';
     END IF;
     wake := coalesce((options ->> 'wake')::boolean, false);
+    metadata := coalesce(nullif(options -> 'metadata', 'null'), '{}');
+    IF jsonb_typeof(metadata) <> 'object' OR octet_length(metadata::text) > 16384 OR json_depth(metadata) > 127
+       OR EXISTS (SELECT FROM jsonb_object_keys(metadata) k
+                  WHERE k ~ '^(weir|river):' OR k IN ('cancel_attempted_at', 'output', 'snoozes')) THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = 'metadata must be a JSON object of at most 16 KiB without members that River or Weir write',
+            HINT = 'these are cancel_attempted_at, output, snoozes, and names that start with river: or weir:';
+    END IF;
+    IF jsonb_typeof(options -> 'tags') NOT IN ('array', 'null') OR EXISTS (
+        SELECT FROM jsonb_array_elements(nullif(options -> 'tags', 'null')) t
+        WHERE jsonb_typeof(t) <> 'string' OR t #>> '{}' !~ '^[A-Za-z0-9_][A-Za-z0-9_-]{1,253}[A-Za-z0-9_]$'
+    ) OR jsonb_array_length(nullif(options -> 'tags', 'null')) > 100 THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = 'tags must be at most 100 texts of 3 to 255 letters, digits, "_" and, inside, "-"';
+    END IF;
+    SELECT array_agg(t) INTO tags FROM jsonb_array_elements_text(nullif(options -> 'tags', 'null')) t;
     -- Without an offset, the time would depend on the session's TimeZone.
     IF (options ->> 'run_at') !~* '^\d{4,5}-\d\d-\d\d[t ]\d\d:\d\d(:\d\d([.]\d+)?)? ?(z|[+-]\d\d(:?\d\d)?)$' THEN
         RAISE invalid_parameter_value USING MESSAGE = 'run_at must be a time with an offset, such as 2027-01-31T08:00:00Z';

@@ -18,7 +18,7 @@
 --
 -- Errors: 22023 for invalid arguments.
 --
--- Cost: some six look-ups, and one write a window. It locks the user's accounts until the transaction ends.
+-- Cost: some six look-ups, and one write a window. It locks the user's account for the meter until the transaction ends.
 --
 -- Callers: other languages, as role weir_submitter.
 CREATE OR REPLACE FUNCTION weir_charge(subject text, meter text, amount bigint, event_id text, occurred_at timestamptz DEFAULT now(),
@@ -34,7 +34,9 @@ DECLARE
     charge_id CONSTANT uuid := left(encode(sha256(convert_to(
         concat_ws('/', (SELECT t.address_namespace FROM weir_settings t), of_user, weir_charge.meter, weir_charge.event_id),
         'UTF8')), 'hex'), 32)::uuid;
+    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     start timestamptz;
+    windows smallint;
 BEGIN
     PERFORM require_read_committed('weir_charge');
     IF amount IS NULL OR amount NOT BETWEEN 0 AND 1000000000000000 THEN
@@ -50,19 +52,30 @@ BEGIN
     END IF;
     PERFORM create_users(ARRAY[of_user],
                          ARRAY[CASE WHEN uuid_of_subject(weir_charge.subject) IS NULL THEN weir_charge.subject END]);
+    INSERT INTO holders (holder, event_type, user_id) VALUES (of_user, weir_charge.meter, of_user)
+    ON CONFLICT (holder, event_type) DO NOTHING;
+    PERFORM FROM lock_accounts(ARRAY[of_user], ARRAY[weir_charge.meter]::usage_event_type[], false);
+    -- Under the lock, because a change of plan moves the periods.
     start := period_start_of(of_user, occurred_at);
-    INSERT INTO usage_events AS u (id, user_id, event_type, quota_amount, period_start, windows, reserved_at, reason)
-    SELECT charge_id, of_user, weir_charge.meter, amount, start,
-           coalesce((SELECT max(l.counted) FROM plan_limits l WHERE l.event_type = weir_charge.meter), 0), occurred_at, event_id
+    windows := coalesce((SELECT max(l.counted) FROM plan_limits l WHERE l.event_type = weir_charge.meter), 0);
+    PERFORM set_config('weir.counters', 'kept', true);
+    -- The archive tells these events by their reserved_at from adjustments.
+    INSERT INTO usage_events (id, user_id, event_type, quota_amount, period_start, windows, reserved_at, reason)
+    VALUES (charge_id, of_user, weir_charge.meter, amount, start, windows, occurred_at, event_id)
     ON CONFLICT (id) DO NOTHING;
     IF FOUND THEN
         outcome := 'charged';
-        UPDATE quota_balances b SET granted_limit = greatest(b.granted_limit, b.used + b.reserved - b.from_grants)
-        WHERE b.user_id = of_user AND b.event_type = weir_charge.meter AND b.span = 'month' AND b.period_start = start;
+        INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, used, granted_limit)
+        SELECT of_user, weir_charge.meter, w.span, w.period_start, amount, amount
+        FROM windows_of(start, windows, occurred_at) w
+        ON CONFLICT (user_id, event_type, span, period_start) DO UPDATE
+            SET used = b.used + excluded.used,
+                granted_limit = greatest(b.granted_limit, b.used + excluded.used + b.reserved - b.from_grants);
     ELSE
         SELECT CASE WHEN u.quota_amount = amount THEN 'repeated' ELSE 'key_reused' END INTO outcome
         FROM usage_events u WHERE u.id = charge_id;
     END IF;
+    PERFORM set_config('weir.counters', counters, true);
 END
 $$;
 

@@ -7,7 +7,7 @@
 -- | parameter | |
 -- |---|---|
 -- | `worker` | the process, as in `weir_claim`. Each process has a different name |
--- | `attempts` | the attempts that the worker knows: `[{"job_id": 17, "attempt": 1}, …]`, at most 10 000. Other members are ignored. Other attempts of its name are lost ten seconds after their claim, because its answer did not arrive: their jobs run again. Null, the default: all attempts of its name |
+-- | `attempts` | the attempts that the worker knows: `[{"job_id": 17, "attempt": 1}, …]`, at most 10 000. Other members are ignored. Other attempts of its name are lost ten seconds after their claim, because its answer did not arrive: their jobs run again. Null, the default: all attempts of its name. Attempts at jobs of other kinds than the services' are left alone |
 --
 -- Returns a row for each of these attempts.
 --
@@ -45,7 +45,7 @@ BEGIN
     IF attempts IS NULL THEN
         SELECT array_agg(j.id), array_agg(j.attempt) INTO ids, numbers
         FROM river_job j
-        WHERE j.state = 'running' AND j.attempted_by[array_upper(j.attempted_by, 1)] = worker;
+        WHERE j.state = 'running' AND j.attempted_by[array_upper(j.attempted_by, 1)] = worker AND is_service_kind(j.kind);
     ELSE
         SELECT array_agg((a ->> 'job_id')::bigint), array_agg((a ->> 'attempt')::int) INTO ids, numbers
         FROM jsonb_array_elements(attempts) a;

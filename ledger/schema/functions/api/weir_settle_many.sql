@@ -3,12 +3,13 @@
 --
 -- | parameter | |
 -- |---|---|
--- | `attempts` | a JSON array of at most 1000 objects. A success has `{"job_id", "attempt", "created_at", "output", "used"}`, a failure `{"job_id", "attempt", "created_at", "error", "retry_at"}`; the first two are required |
+-- | `attempts` | a JSON array of at most 1000 objects. A success has `{"job_id", "attempt", "created_at", "output", "used"}`, a failure `{"job_id", "attempt", "created_at", "error", "retry_at"}`. The first two are required; null is as good as absent |
 --
 -- Returns a row for each member: its place in the array, from 1, and the outcome and charge of `weir_complete`, or the
 -- outcome of `weir_fail`.
 --
--- Errors: as `weir_complete` and `weir_fail`, of any member. Then nothing was written.
+-- Errors: as `weir_complete` and `weir_fail`, of any member, and 22007 or 22008 for an invalid time. Then nothing was
+-- written.
 --
 -- Cost: as `weir_complete` or `weir_fail` for each member, in one message and one transaction.
 --
@@ -21,26 +22,29 @@ SET standard_conforming_strings = on
 AS $$
 #variable_conflict use_column
 DECLARE
+    known CONSTANT text[] := ARRAY['job_id', 'attempt', 'created_at', 'output', 'used', 'error', 'retry_at'];
+    holders uuid[];
+    meters usage_event_type[];
     one record;
 BEGIN
     PERFORM require_read_committed('weir_settle_many');
     IF jsonb_typeof(attempts) IS DISTINCT FROM 'array' OR jsonb_array_length(attempts) > 1000 OR EXISTS (
         SELECT FROM jsonb_array_elements(attempts) a
-        WHERE (a ->> 'job_id' ~ '^[0-9]{1,18}$' AND a ->> 'attempt' ~ '^[0-9]{1,5}$'
+        WHERE a - known <> '{}'
+           OR (a ->> 'job_id' ~ '^[0-9]{1,18}$' AND a ->> 'attempt' ~ '^[0-9]{1,5}$'
                AND coalesce(a ->> 'used', '0') ~ '^-?[0-9]{1,18}$') IS NOT TRUE
     ) THEN
         RAISE invalid_parameter_value USING
-            MESSAGE = 'attempts must be a JSON array of at most 1000 objects such as {"job_id": 17, "attempt": 1, "used": 3}';
+            MESSAGE = format('attempts must be a JSON array of at most 1000 objects with the members %s; the numbers are whole',
+                             array_to_string(known, ', '));
     END IF;
-    PERFORM FROM lock_accounts(
-        ARRAY(SELECT r.holder FROM jsonb_array_elements(attempts) a
-              JOIN quota_reservations r ON r.job_id = (a ->> 'job_id')::bigint ORDER BY r.job_id),
-        ARRAY(SELECT r.event_type FROM jsonb_array_elements(attempts) a
-              JOIN quota_reservations r ON r.job_id = (a ->> 'job_id')::bigint ORDER BY r.job_id),
-        false);
+    SELECT array_agg(r.holder), array_agg(r.event_type) INTO holders, meters
+    FROM jsonb_array_elements(attempts) a
+    CROSS JOIN LATERAL (SELECT * FROM quota_reservations q WHERE q.job_id = (a ->> 'job_id')::bigint OFFSET 0) r;
+    PERFORM FROM lock_accounts(holders, meters, false);
     FOR one IN
         SELECT a.ordinality::int AS member, (a.value ->> 'job_id')::bigint AS id, (a.value ->> 'attempt')::int AS attempt,
-               (a.value ->> 'created_at')::timestamptz AS created_at, a.value ? 'error' AS failed, a.value AS of
+               (a.value ->> 'created_at')::timestamptz AS created_at, a.value ->> 'error' IS NOT NULL AS failed, a.value AS of
         FROM jsonb_array_elements(attempts) WITH ORDINALITY a
     LOOP
         member := one.member;

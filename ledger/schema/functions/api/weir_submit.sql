@@ -10,9 +10,11 @@
 --
 -- | option | |
 -- |---|---|
--- | `idempotency_key` | 1 to 255 bytes. The same submission with the same key within 24 hours returns the same job. Another `run_at` or `priority` is another submission. Keys of the HTTP API are compared differently: retry through the interface that you used first |
+-- | `idempotency_key` | 1 to 255 bytes. The same submission with the same key within 24 hours returns the same job. Another `run_at`, `priority`, `tags` or `metadata` is another submission. Keys of the HTTP API are compared differently: retry through the interface that you used first |
 -- | `run_at` | a time with an offset, such as `2027-01-31T08:00:00Z`, within 366 days. The job reserves its quota now and asks for a slot then. A time in the past means now |
 -- | `priority` | 1, the first, to 4: River's priority within the lane |
+-- | `tags` | River's tags of the job: at most 100 texts of 3 to 255 letters, digits, `_` and, inside, `-` |
+-- | `metadata` | an object of at most 16 KiB for River's metadata of the job, without the members that River or Weir write |
 -- | `wake` | `true` notifies workers at your commit. Default: they find the job within 50 ms. All transactions of the server that notify commit one after the other, each after its flush and the synchronous standby. PostgreSQL then refuses `PREPARE TRANSACTION` with 0A000 if the job is admitted |
 --
 -- | outcome | |

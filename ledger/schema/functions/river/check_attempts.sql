@@ -38,13 +38,14 @@ DECLARE
     grace CONSTANT interval := '30 seconds';
     lost_after CONSTANT interval := '10 seconds';
     clock CONSTANT timestamptz := clock_timestamp();
+    is_weirs CONSTANT boolean := worker LIKE 'weir\_%';
 BEGIN
     RETURN QUERY
     WITH known AS MATERIALIZED (
         SELECT DISTINCT u.id, u.attempt FROM unnest(check_attempts.jobs, check_attempts.attempts) AS u (id, attempt)
     ), found AS MATERIALIZED (
         SELECT k.id, k.attempt, j.claim, false AS is_lost, j.is_cancelled,
-               CASE WHEN worker NOT LIKE 'weir\_%' THEN clock - j.started_at - make_interval(secs => s.timeout) END AS over
+               CASE WHEN NOT is_weirs THEN clock - j.started_at - make_interval(secs => s.timeout) END AS over
         FROM known k
         LEFT JOIN LATERAL (
             SELECT claim_of(j.attempt, j.attempted_by) AS claim, j.kind, j.metadata ? 'cancel_attempted_at' AS is_cancelled,
@@ -52,7 +53,7 @@ BEGIN
             FROM river_job j
             -- "IS TRUE" keeps the planner from using the state to choose an index.
             WHERE j.id = k.id AND j.attempt = k.attempt AND (j.state = 'running') IS TRUE
-              AND j.attempted_by[array_upper(j.attempted_by, 1)] = worker
+              AND j.attempted_by[array_upper(j.attempted_by, 1)] = worker AND (is_weirs OR is_service_kind(j.kind))
             OFFSET 0
         ) j ON true
         LEFT JOIN LATERAL (SELECT max(s.timeout) AS timeout FROM weir_services s WHERE s.kind = j.kind) s ON true
@@ -60,30 +61,31 @@ BEGIN
         SELECT j.id, j.attempt, claim_of(j.attempt, j.attempted_by), true, false, NULL
         FROM river_job j
         WHERE finds_lost AND j.state = 'running' AND j.attempted_by[array_upper(j.attempted_by, 1)] = worker
-          AND j.attempted_at < clock - lost_after
+          -- Not by the clock: the call may have waited for a claim of the worker, which the list does not have.
+          AND j.attempted_at < statement_timestamp() - lost_after AND (is_weirs OR is_service_kind(j.kind))
           AND NOT EXISTS (SELECT FROM known k WHERE k.id = j.id AND k.attempt = j.attempt)
     ), free AS MATERIALIZED (
         SELECT j.id, f.claim, coalesce(f.is_lost OR f.over > grace, false) AS ends,
                CASE WHEN f.is_lost THEN 'the answer to its claim was lost'
                     ELSE 'the attempt took longer than the timeout of its service' END AS reason,
-               least(32767, j.max_attempts + CASE WHEN f.is_lost AND (
-                   SELECT count(*) FROM unnest(j.errors) e WHERE e ->> 'error' = 'the answer to its claim was lost') < 5
-                   THEN 1 ELSE 0 END) AS max_attempts
+               n.max_attempts, state_after_failure(j.metadata, j.attempt, n.max_attempts, 'available') AS next_state
         FROM found f
         JOIN river_job j ON j.id = f.id AND claim_of(j.attempt, j.attempted_by) = f.claim
+        CROSS JOIN LATERAL (
+            SELECT least(32767, j.max_attempts + CASE WHEN f.is_lost AND (
+                   SELECT count(*) FROM unnest(j.errors) e WHERE e ->> 'error' = 'the answer to its claim was lost') < 5
+                THEN 1 ELSE 0 END) AS max_attempts OFFSET 0
+        ) n
         WHERE (j.state = 'running') IS TRUE AND j.attempted_at < clock - interval '1 second'
         ORDER BY j.id
         FOR NO KEY UPDATE OF j SKIP LOCKED
     ), changed AS (
         UPDATE river_job j
-        SET state = CASE WHEN f.ends THEN state_after_failure(j.metadata, j.attempt, f.max_attempts, 'available')::river_job_state
-                         ELSE j.state END,
+        SET state = CASE WHEN f.ends THEN f.next_state::river_job_state ELSE j.state END,
             max_attempts = f.max_attempts,
             attempted_at = CASE WHEN f.ends THEN j.attempted_at ELSE clock END,
             scheduled_at = CASE WHEN f.ends THEN clock ELSE j.scheduled_at END,
-            finalized_at = CASE WHEN f.ends
-                                     AND state_after_failure(j.metadata, j.attempt, f.max_attempts, 'available') <> 'available'
-                                THEN clock END,
+            finalized_at = CASE WHEN f.ends AND f.next_state <> 'available' THEN clock END,
             errors = CASE WHEN f.ends THEN array_append(j.errors, attempt_error(j.attempt, clock, f.reason)) ELSE j.errors END,
             metadata = CASE WHEN f.ends OR j.metadata #>> '{weir:started,claim}' = f.claim THEN j.metadata
                             ELSE j.metadata || jsonb_build_object(

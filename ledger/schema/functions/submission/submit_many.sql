@@ -313,7 +313,7 @@ BEGIN
                u.idempotency_key, u.request_hash
         FROM unnest(submissions, ids, amounts, folds)
             AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
-                  idempotency_key, request_hash, unique_key, id, reserved, fold)
+                  idempotency_key, request_hash, unique_key, tags, id, reserved, fold)
         WHERE u.id IS NOT NULL OR u.fold IS NOT NULL AND u.idempotency_key IS NOT NULL
         ON CONFLICT (holder, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
         RETURNING job_id
@@ -328,7 +328,7 @@ BEGIN
         SELECT u.holder, u.idempotency_key, u.request_hash, u.fold
         FROM unnest(submissions, folds)
             AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
-                  idempotency_key, request_hash, unique_key, fold)
+                  idempotency_key, request_hash, unique_key, tags, fold)
         WHERE u.fold IS NOT NULL AND u.idempotency_key IS NOT NULL
         ON CONFLICT (holder, idempotency_key) DO UPDATE
         SET request_hash = excluded.request_hash, job_id = excluded.job_id, created_at = excluded.created_at
@@ -340,7 +340,7 @@ BEGIN
         is_late := EXISTS (
             SELECT FROM unnest(submissions, ids)
                 AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
-                      idempotency_key, request_hash, unique_key, id)
+                      idempotency_key, request_hash, unique_key, tags, id)
             JOIN folded_submissions f ON f.holder = u.holder AND f.idempotency_key = u.idempotency_key
             WHERE u.id IS NOT NULL AND f.created_at > now() - key_lifetime());
     END IF;
@@ -367,7 +367,7 @@ BEGIN
            u.run_at, u.draw, u.overage
     FROM unnest(submissions, ids, amounts, periods, windows, moments, outcomes, draws, overages)
         AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
-              idempotency_key, request_hash, unique_key, id, reserved, period, windows, at, outcome, draw, overage)
+              idempotency_key, request_hash, unique_key, tags, id, reserved, period, windows, at, outcome, draw, overage)
     CROSS JOIN weir_settings t
     WHERE u.id IS NOT NULL;
     IF cardinality(h_holders) > 0 THEN
@@ -411,7 +411,7 @@ BEGIN
         PERFORM draw_grants(u.user_id, u.meter, u.id, u.draw, u.at, u.period)
         FROM unnest(submissions, ids, draws, moments, periods)
             AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
-                  idempotency_key, request_hash, unique_key, id, draw, at, period)
+                  idempotency_key, request_hash, unique_key, tags, id, draw, at, period)
         WHERE u.draw > 0;
     END IF;
     -- Triggers of other programs run from here on. The rows that they write count as any other's.
@@ -422,10 +422,10 @@ BEGIN
                            unique_key, unique_states)
     SELECT u.id, u.args, u.kind, u.max_attempts, u.metadata, u.priority, u.queue,
            (CASE WHEN u.outcome = 'admitted' THEN 'available' ELSE 'pending' END)::river_job_state,
-           coalesce(u.run_at, now()), '{}', u.unique_key, CASE WHEN u.unique_key IS NOT NULL THEN B'11110001' END
+           coalesce(u.run_at, now()), coalesce(u.tags, '{}'), u.unique_key, CASE WHEN u.unique_key IS NOT NULL THEN B'11110001' END
     FROM unnest(submissions, ids, queues, outcomes)
         AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
-              idempotency_key, request_hash, unique_key, id, queue, outcome)
+              idempotency_key, request_hash, unique_key, tags, id, queue, outcome)
     WHERE u.id IS NOT NULL;
     PERFORM set_config('weir.counters', counters, true);
 END

@@ -26,6 +26,8 @@ WITH moved AS (
               AND NOT (k.xid IS NULL AND k.job_id IS NULL AND k.reason IS NOT DISTINCT FROM $5)
               -- Another import must find them.
               AND NOT (k.job_id IS NULL AND coalesce(is_imported(k.reason), false))
+              -- weir_charge() must find its own for as long as it accepts their times.
+              AND NOT (k.job_id IS NULL AND k.reason IS NOT NULL AND coalesce(k.reserved_at > now() - interval '367 days', false))
             ORDER BY k.created_at
             OFFSET 0
         ) e
