@@ -59,8 +59,8 @@ To read a secret from a file, append _FILE to the name of its variable: DATABASE
 docs/reference/settings.md lists all settings; deploy/weir.env.example has the defaults.
 
 weir.toml has a [[service]] for each kind of job. It sets the pools, the timeout, the retry policy (`retry`), and the
-handler: `builtin`, a program (`exec`) or an endpoint (`http`). A [[periodic]] enqueues a job on a
-schedule. Its comments describe every member.";
+handler: `builtin`, a program (`exec`), an endpoint (`http`), or workers of your own (`external`). A [[periodic]]
+enqueues a job on a schedule. Its comments describe every member.";
 
 /// Fair background jobs for your API.
 #[derive(Parser)]
@@ -272,7 +272,7 @@ impl Command {
     }
 }
 
-/// The services with these names; all services when the list is empty.
+/// The services with these names, which must not be external; all services when the list is empty.
 fn chosen(settings: &Settings, names: &[String]) -> Result<Vec<Service>, String> {
     if names.is_empty() {
         return Ok(settings.services.clone());
@@ -280,14 +280,20 @@ fn chosen(settings: &Settings, names: &[String]) -> Result<Vec<Service>, String>
     names
         .iter()
         .map(|name| {
-            settings.service(name).cloned().ok_or_else(|| {
+            let service = settings.service(name).ok_or_else(|| {
                 let all: Vec<_> = settings
                     .services
                     .iter()
                     .map(|service| service.name.as_str())
                     .collect();
                 format!("unknown service {name:?}; expected one of {}", all.join(", "))
-            })
+            })?;
+            if service.is_external() {
+                return Err(format!(
+                    "the service {name:?} is external: other programs work it; leave it out"
+                ));
+            }
+            Ok(service.clone())
         })
         .collect()
 }

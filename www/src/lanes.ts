@@ -26,8 +26,8 @@ function show(): void {
     const cells = [
       number.format(service.parked),
       number.format(sum("queued")),
-      // Other clients of the queue have workers unknown to the server.
-      running > workers ? number.format(running) : t("ofWorkers", { running, workers }),
+      // The number of workers of other programs is unknown to the server.
+      service.external || running > workers ? number.format(running) : t("ofWorkers", { running, workers }),
       oldest < 100 ? "–" : t("seconds", { n: number.format(oldest / 1000) }),
     ];
     const row = make("tr");

@@ -79,7 +79,8 @@ fn ticks(schedule: &Schedule) {
 fn service(service: &Service) {
     for (_, queue, workers) in service.queues() {
         assert!(is_queue_name(&queue), "{queue:?}");
-        assert!((1..=10_000).contains(&workers));
+        assert_eq!(workers == 0, service.is_external());
+        assert!(workers <= 10_000);
     }
     // A constraint of River's table.
     assert!(
@@ -110,7 +111,7 @@ fn service(service: &Service) {
             command.iter().for_each(|part| storable(part));
             amount
         }
-        HandlerSpec::Http { amount, .. } => amount,
+        HandlerSpec::Http { amount, .. } | HandlerSpec::External { amount } => amount,
     };
     match amount {
         Amount::Fixed(amount) => assert!((1..=MAX_AMOUNT).contains(amount), "{amount}"),

@@ -3,6 +3,7 @@ CREATE TABLE processes (
     started_at timestamptz NOT NULL DEFAULT now(),
     beat_at timestamptz NOT NULL DEFAULT now(),
     pools jsonb NOT NULL DEFAULT '{}',
+    queues text[] NOT NULL DEFAULT '{}',
     PRIMARY KEY (client_id)
 ) WITH (fillfactor = 70);
 
@@ -16,3 +17,5 @@ COMMENT ON COLUMN processes.beat_at IS
     'The last heartbeat. Other processes take over the jobs of a process without one.';
 COMMENT ON COLUMN processes.pools IS
     'The number of workers by queue.';
+COMMENT ON COLUMN processes.queues IS
+    'The queues that a worker in another language claims from with weir_claim().';

@@ -83,6 +83,10 @@ statements! {
     /// The workers by queue.
     pub fn workers() -> Vec<LaneWorkers> = include_str!("sql/lane_workers.sql"), [DEAD_AFTER.as_secs_f64()];
 
+    /// The workers of other programs by queue, for these queues. Each process counts as one worker.
+    pub fn external_workers(queues: &[String]) -> Vec<LaneWorkers> =
+        include_str!("sql/external_workers.sql"), [DEAD_AFTER.as_secs_f64()];
+
     /// The number of living Weir processes.
     pub fn processes() -> i64 =
         "SELECT count(*) FROM processes \

@@ -25,7 +25,7 @@ pub struct Service {
     pub meter: Meter,
     /// River's job kind.
     pub kind: String,
-    /// Workers per lane, in the order of [`Lane::ALL`].
+    /// Workers per lane, in the order of [`Lane::ALL`]. 0 for an external service.
     pub pools: [u32; 3],
     /// The time limit of one attempt.
     pub timeout: Duration,
@@ -46,6 +46,12 @@ impl Service {
         lane.queue(&self.name)
     }
 
+    /// Whether programs outside of Weir claim its jobs.
+    #[must_use]
+    pub fn is_external(&self) -> bool {
+        matches!(self.handler, HandlerSpec::External { .. })
+    }
+
     /// The service's row in the database.
     pub(super) fn entry(&self) -> ServiceEntry {
         ServiceEntry {
@@ -62,7 +68,9 @@ impl Service {
                 HandlerSpec::Builtin {
                     name: Builtin::Specview,
                 } => ServiceAmount::Caller,
-                HandlerSpec::Exec { amount, .. } | HandlerSpec::Http { amount, .. } => match amount {
+                HandlerSpec::Exec { amount, .. }
+                | HandlerSpec::Http { amount, .. }
+                | HandlerSpec::External { amount } => match amount {
                     Amount::Fixed(amount) => ServiceAmount::Fixed(*amount),
                     Amount::Member { member } => ServiceAmount::Member(member.clone()),
                 },
@@ -129,6 +137,12 @@ pub enum HandlerSpec {
         #[serde(default)]
         amount: Amount,
     },
+    /// Programs outside of Weir claim the jobs.
+    External {
+        /// The amount that one job reserves.
+        #[serde(default)]
+        amount: Amount,
+    },
 }
 
 impl HandlerSpec {
@@ -136,7 +150,7 @@ impl HandlerSpec {
     pub(super) fn passed_on(&self) -> &[String] {
         match self {
             Self::Exec { env, .. } => env,
-            Self::Builtin { .. } | Self::Http { .. } => &[],
+            Self::Builtin { .. } | Self::Http { .. } | Self::External { .. } => &[],
         }
     }
 }
@@ -170,7 +184,7 @@ impl TryFrom<String> for Endpoint {
     }
 }
 
-/// The amount that one job of a program or an endpoint reserves, in the meter's unit.
+/// The amount that one job reserves, in the meter's unit.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(
     untagged,

@@ -192,16 +192,16 @@ fn service(
     let name: Option<String> = table.need(reader, "name");
     let (member, meter) = meter(reader, &mut table);
     let kind: Option<String> = table.need(reader, "kind");
-    let workers: Option<String> = table.need(reader, "workers");
-    let pools = pools(reader, &mut table, workers.as_deref());
-    let timeout: Option<Timeout> = table.need(reader, "timeout");
-    let max_attempts: Option<i16> = table.need(reader, "max_attempts");
-    let unique_by: Option<Vec<String>> = table.take(reader, "unique_by");
-    let retry: Option<Retry> = table.take(reader, "retry");
     let mut handler: Option<HandlerSpec> = table.need(reader, "handler");
     if let Some(HandlerSpec::Http { private, .. }) = &mut handler {
         *private |= allow_private;
     }
+    let is_external = matches!(handler, Some(HandlerSpec::External { .. }));
+    let pools = pools(reader, &mut table, is_external);
+    let timeout: Option<Timeout> = table.need(reader, "timeout");
+    let max_attempts: Option<i16> = table.need(reader, "max_attempts");
+    let unique_by: Option<Vec<String>> = table.take(reader, "unique_by");
+    let retry: Option<Retry> = table.take(reader, "retry");
     table.rest(reader);
 
     if let Some(meter) = &meter
@@ -268,23 +268,27 @@ fn meter(reader: &mut Reader<'_>, table: &mut Table<'_>) -> (&'static str, Optio
     (member, meter)
 }
 
-/// The numbers of workers of the three lanes, which variables override.
-fn pools(reader: &mut Reader<'_>, table: &mut Table<'_>, workers: Option<&str>) -> [Option<u32>; 3] {
+/// The numbers of workers of the three lanes, which variables override. An external service needs none, and ignores them.
+fn pools(reader: &mut Reader<'_>, table: &mut Table<'_>, is_external: bool) -> [Option<u32>; 3] {
+    let workers: Option<String> = table.need_unless(reader, "workers", is_external);
     [
         ("priority_workers", "PRIORITY"),
         ("default_workers", "DEFAULT"),
         ("scheduled_workers", "SCHEDULED"),
     ]
     .map(|(member, lane)| {
-        let size: Option<u32> = table.need(reader, member);
+        let size: Option<u32> = table.need_unless(reader, member, is_external);
         if let Some(size) = size
             && !(1..=MAX_WORKERS).contains(&size)
         {
             let fault = format!("{member} is {size}, but must be from 1 to {MAX_WORKERS}");
             table.fault(reader, member, &fault);
         }
-        let variable = format!("{}_QUEUE_{lane}_WORKERS", workers?);
-        Some(reader.positive(&variable, size.unwrap_or(1), MAX_WORKERS))
+        let size = workers.as_ref().map(|workers| {
+            let variable = format!("{workers}_QUEUE_{lane}_WORKERS");
+            reader.positive(&variable, size.unwrap_or(1), MAX_WORKERS)
+        });
+        if is_external { Some(0) } else { size }
     })
 }
 
@@ -340,6 +344,9 @@ fn unusable(handler: &HandlerSpec) -> Option<String> {
         | HandlerSpec::Http {
             amount: Amount::Fixed(amount),
             ..
+        }
+        | HandlerSpec::External {
+            amount: Amount::Fixed(amount),
         } if *amount > MAX_AMOUNT => Some(format!("amount must be at most {MAX_AMOUNT}")),
         HandlerSpec::Exec { env, .. } => env
             .iter()
@@ -349,6 +356,9 @@ fn unusable(handler: &HandlerSpec) -> Option<String> {
             amount: Amount::Fixed(..=0),
             ..
         } => Some("an http handler needs an amount of at least 1".to_owned()),
+        HandlerSpec::External {
+            amount: Amount::Fixed(..=0),
+        } => Some("an external handler needs an amount of at least 1".to_owned()),
         HandlerSpec::Http { url, private, .. } => {
             outbound::check(&url.0, Reach::of(*private))
                 .err()
@@ -359,6 +369,6 @@ fn unusable(handler: &HandlerSpec) -> Option<String> {
                     error => error.to_string(),
                 })
         }
-        HandlerSpec::Builtin { .. } => None,
+        HandlerSpec::Builtin { .. } | HandlerSpec::External { .. } => None,
     }
 }

@@ -133,6 +133,20 @@ impl<'a> Table<'a> {
         self.take(reader, member)
     }
 
+    /// Reads a member that is required unless `is_optional`.
+    pub(super) fn need_unless<T: DeserializeOwned>(
+        &mut self,
+        reader: &mut Reader<'_>,
+        member: &'static str,
+        is_optional: bool,
+    ) -> Option<T> {
+        if is_optional {
+            self.take(reader, member)
+        } else {
+            self.need(reader, member)
+        }
+    }
+
     /// Reports the remaining members as unknown.
     pub(super) fn rest(&self, reader: &mut Reader<'_>) {
         let known: Vec<&str> = self.read.iter().map(|(name, _)| *name).collect();

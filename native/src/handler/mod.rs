@@ -4,6 +4,7 @@ mod analysis;
 mod attempt;
 mod attempt_token;
 mod exec;
+mod external;
 mod http;
 mod progress_lines;
 mod specview;
@@ -38,5 +39,6 @@ pub fn of(service: &Service, pool: &ConnectionPool, secrets: &[Secret]) -> Arc<d
         HandlerSpec::Exec { command, env, amount } => {
             Arc::new(exec::Exec::new(command.clone(), env.clone(), amount.clone()))
         }
+        HandlerSpec::External { amount } => Arc::new(external::External(amount.clone())),
     }
 }

@@ -31,6 +31,8 @@ pub struct Lanes {
 /// One service in the live view.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct ServiceLanes {
+    /// Whether programs outside of Weir work the service.
+    pub external: bool,
     /// The priority lane.
     pub priority: LaneState,
     /// The default lane.
@@ -44,6 +46,16 @@ pub struct ServiceLanes {
 }
 
 impl ServiceLanes {
+    /// Whether an external service has a live worker, in words. `None` for other services.
+    pub(crate) fn external_workers(&self) -> Option<&'static str> {
+        let has_worker = Lane::ALL.iter().any(|lane| self.lane(*lane).workers > 0);
+        self.external.then_some(if has_worker {
+            "external: a worker is registered"
+        } else {
+            "external: no worker is registered"
+        })
+    }
+
     pub(crate) fn lane(&self, lane: Lane) -> &LaneState {
         match lane {
             Lane::Priority => &self.priority,
@@ -70,7 +82,8 @@ pub struct LaneState {
     pub running: i64,
     /// The number of running jobs with a handler that answers later. They occupy no worker.
     pub outstanding: i64,
-    /// The workers of all live processes. Workers of other River clients are not included.
+    /// The workers of all live processes. Workers of other River clients are not included. For an external service: the
+    /// live programs that work the lane, or may work it.
     pub workers: i64,
     /// Whether the queue is paused in River. Its jobs wait until it is resumed.
     pub paused: bool,
@@ -100,12 +113,18 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
             read::shared_slots(client, &shared_meters).await
         }
     };
-    let (at, jobs, slots, shared, workers, paused) = tokio::try_join!(
+    let external: Vec<String> = services
+        .iter()
+        .filter(|service| service.is_external())
+        .flat_map(|service| service.queues().map(|(_, queue, _)| queue))
+        .collect();
+    let (at, jobs, slots, shared, workers, external, paused) = tokio::try_join!(
         read::clock(client),
         read::jobs(client),
         read::slots(client),
         shared,
         read::workers(client),
+        read::external_workers(client, &external),
         read::paused(client),
     )?;
     let mut lanes = Lanes {
@@ -114,9 +133,11 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
     };
     let mut lanes_by_queue = BTreeMap::new();
     for service in services {
-        lanes
-            .services
-            .insert(service.name.clone(), ServiceLanes::default());
+        let state = ServiceLanes {
+            external: service.is_external(),
+            ..ServiceLanes::default()
+        };
+        lanes.services.insert(service.name.clone(), state);
         for (lane, queue, _) in service.queues() {
             lanes_by_queue.insert(queue, (service.name.clone(), lane));
         }
@@ -136,11 +157,18 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
             state.oldest_wait_ms = row.oldest_wait_ms;
         });
     }
-    for row in &workers {
+    for row in workers.iter().chain(&external) {
         at(&row.queue, &mut |state| state.workers = row.workers);
     }
     for queue in &paused {
         at(queue, &mut |state| state.paused = true);
+    }
+    for service in lanes.services.values_mut().filter(|service| service.external) {
+        // River clients may send no heartbeats. A running job shows that there is one.
+        for lane in Lane::ALL {
+            let state = service.lane_mut(lane);
+            state.workers = state.workers.max(state.running.min(1));
+        }
     }
     for row in &slots {
         lanes.slots_in_use += row.slots_in_use;

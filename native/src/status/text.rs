@@ -116,6 +116,9 @@ fn service_text(
         number(service.parked)
     );
     let mut text = format!("\n{}{use_of_slots}\n", cut(name, WIDTH - use_of_slots.len()));
+    if let Some(workers) = service.external_workers() {
+        let _ = writeln!(text, "{workers}");
+    }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
@@ -132,7 +135,11 @@ fn service_text(
         table.add_row([
             Cell::new(lane.as_str()),
             right(number(state.queued)),
-            right(busy(state)),
+            right(if service.external {
+                number(state.running)
+            } else {
+                busy(state)
+            }),
             right(match state.oldest_wait_ms {
                 ..=0 => "–".to_owned(),
                 wait => duration(wait),
@@ -262,6 +269,7 @@ mod tests {
             ..LaneState::default()
         };
         let service = ServiceLanes {
+            external: false,
             priority: LaneState::default(),
             default: busy,
             scheduled: paused,

@@ -36,6 +36,8 @@ pub struct Gauges {
     counted: HashMap<Vec<String>, Gauge>,
     /// Service and lane by queue.
     lanes: HashMap<String, (String, &'static str)>,
+    /// The queues of external services.
+    external: Vec<String>,
 }
 
 impl Gauges {
@@ -43,7 +45,7 @@ impl Gauges {
     #[must_use]
     pub fn new(services: &[Service], catalogue: &Catalogue) -> Self {
         let (mut workers, mut counted) = (HashMap::new(), HashMap::new());
-        let mut lanes = HashMap::new();
+        let (mut lanes, mut external) = (HashMap::new(), Vec::new());
         let mut add = |name: &'static str, labels: Vec<(&'static str, String)>| {
             let key = std::iter::once(name.to_owned())
                 .chain(labels.iter().map(|(_, value)| value.clone()))
@@ -73,6 +75,9 @@ impl Gauges {
                         );
                     }
                 }
+                if service.is_external() {
+                    external.push(queue.clone());
+                }
                 lanes.insert(queue, (service.name.clone(), lane.as_str()));
             }
         }
@@ -99,6 +104,7 @@ impl Gauges {
             workers,
             counted,
             lanes,
+            external,
         }
     }
 
@@ -108,16 +114,17 @@ impl Gauges {
     ///
     /// When the database is unavailable.
     pub async fn refresh(&self, client: &Client) -> Result<(), DatabaseError> {
-        let (leaders, processes, lane_workers, disabled_webhooks, vacuum) = tokio::try_join!(
+        let (leaders, processes, lane_workers, external_workers, disabled_webhooks, vacuum) = tokio::try_join!(
             overview::leaders(client),
             lanes::processes(client),
             lanes::workers(client),
+            lanes::external_workers(client, &self.external),
             overview::disabled_webhooks(client),
             Vacuum::read(client),
         )?;
         self.vacuum.set(&vacuum);
         let mut workers: HashMap<[String; 2], f64> = HashMap::new();
-        for row in &lane_workers {
+        for row in lane_workers.iter().chain(&external_workers) {
             if let Some((service, lane)) = self.lanes.get(&row.queue) {
                 let key = [service.clone(), (*lane).to_owned()];
                 *workers.entry(key).or_default() += row.workers as f64;

@@ -230,7 +230,7 @@ const GAUGES: [(&str, &str); 22] = [
     ),
     (
         "weir_lane_workers",
-        "Workers in the pools of all live processes, by service and lane",
+        "Workers in the pools of all live processes, by service and lane. For an external service: the live programs that work the lane, or may work it",
     ),
     (
         "weir_oldest_wait_seconds",

@@ -91,7 +91,7 @@ pub(super) struct Look {
 
 impl Lanes {
     /// `lends`: whether default lanes may use the idle workers of priority lanes.
-    pub(super) fn new(services: &[Service], lends: bool) -> Arc<Self> {
+    pub(super) fn new(services: &[&Service], lends: bool) -> Arc<Self> {
         let mut queues = HashMap::new();
         for service in services {
             let priority = service

@@ -113,12 +113,13 @@ struct Works {
 }
 
 impl Working {
-    /// Starts to work the lanes of these services, and to lead.
+    /// Starts to work the lanes of these services, except external ones, and to lead.
     ///
     /// # Errors
     ///
     /// When the database cannot be reached or River refuses the configuration.
     pub async fn start(context: &Context, role: Role, services: &[Service]) -> Result<Self, DatabaseError> {
+        let services: Vec<&Service> = services.iter().filter(|service| !service.is_external()).collect();
         let id = format!("weir_{}_{}", host::name(), Uuid::new_v4().simple());
         let stopped = CancellationToken::new();
         let mut tasks = Vec::new();
@@ -129,7 +130,7 @@ impl Working {
         };
         let works = match role {
             Role::Lead => None,
-            Role::Work | Role::Both => Some(work(context, services, &id, &stopped, &mut tasks).await?),
+            Role::Work | Role::Both => Some(work(context, &services, &id, &stopped, &mut tasks).await?),
         };
         if role != Role::Work {
             tasks.push(tokio::spawn(periodic::run(context.clone(), stopped.clone())));
@@ -222,14 +223,14 @@ impl Works {
 /// Starts to claim the lanes of these services.
 async fn work(
     context: &Context,
-    services: &[Service],
+    services: &[&Service],
     id: &str,
     stopped: &CancellationToken,
     tasks: &mut Vec<JoinHandle<()>>,
 ) -> Result<Works, DatabaseError> {
     let pools: serde_json::Map<_, _> = services
         .iter()
-        .flat_map(Service::queues)
+        .flat_map(|service| service.queues())
         .map(|(_, queue, size)| (queue, size.into()))
         .collect();
     let slots: u32 = services.iter().flat_map(|service| service.pools).sum();

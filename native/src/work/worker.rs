@@ -98,6 +98,7 @@ impl Worker {
             lanes,
             pool,
             known_kinds: services
+                .filter(|service| !service.is_external())
                 .map(|service| service.kind.clone())
                 .filter(|kind| context.handlers.contains_key(kind))
                 .chain(delivers.then(|| DELIVERY_KIND.to_owned()))

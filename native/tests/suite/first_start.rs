@@ -411,6 +411,8 @@ fn a_wrong_type_is_reported_in_toml_terms() {
         "{ type = \"exec\", command = [\"true\"], cmd = 1 }",
         "{ type = \"http\", url = 3 }",
         "{ type = \"http\", url = \"https://a.example\", private = 1 }",
+        "{ type = \"external\", url = \"https://a.example\" }",
+        "{ type = \"external\", amount = 0 }",
         "{ type = \"builtin\", name = \"x\" }",
         "{ type = \"builtin\", name = 3 }",
         "{ type = \"builtin\", name = {} }",

@@ -227,6 +227,7 @@ const NATIVE: &[&str] = &[
     "handler::progress_lines",
     "handler::watcher",
     "handler::exec",
+    "handler::external",
     "handler::http",
     "handler::specview",
     "handler",

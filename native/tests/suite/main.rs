@@ -32,6 +32,7 @@ mod differential;
 mod edge_counts;
 mod endpoint;
 mod events;
+mod external;
 mod failure;
 mod fairness;
 mod first_start;

@@ -21,7 +21,7 @@
 --
 -- Errors: 22023 for invalid arguments.
 --
--- Cost: as claim_jobs(), and one write.
+-- Cost: as claim_jobs(), one look-up and, if there are jobs, one write.
 --
 -- Callers: other languages, as role weir_worker.
 CREATE OR REPLACE FUNCTION weir_claim(queue text, worker text, most int DEFAULT 1)
@@ -43,6 +43,9 @@ BEGIN
     IF FOUND THEN
         PERFORM record_heartbeat(worker);
     END IF;
+    -- Once for each queue.
+    UPDATE processes p SET queues = array_append(p.queues, queue)
+    WHERE p.client_id = worker AND queue <> ALL (p.queues);
 END
 $$;
 

@@ -1,5 +1,6 @@
 //! The overview: waiting and running jobs, and what holds each lane back.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
@@ -127,7 +128,8 @@ fn service(status: &Overview, name: &str) -> Markup {
                 }
                 td { (number(of_lane.queued)) }
                 td {
-                    (number(of_lane.busy())) " / " (number(of_lane.workers))
+                    (number(of_lane.busy()))
+                    @if !state.external { " / " (number(of_lane.workers)) }
                     @if of_lane.outstanding > 0 { ", " (number(of_lane.outstanding)) " answer later" }
                 }
                 td { @if of_lane.oldest_wait_ms > 0 { (duration(of_lane.oldest_wait_ms)) } @else { "–" } }
@@ -140,17 +142,23 @@ fn service(status: &Overview, name: &str) -> Markup {
                     @for (index, lane) in idle.iter().enumerate() {
                         @let workers = state.lane(*lane).workers;
                         @if index > 0 { ", " }
-                        (lane.as_str()) " (" (number(workers)) @if workers == 1 { " worker)" } @else { " workers)" }
+                        (lane.as_str())
+                        @if !state.external {
+                            " (" (number(workers)) @if workers == 1 { " worker)" } @else { " workers)" }
+                        }
                     }
                 }
             }
         }
     };
-    let caption = format!(
+    let mut caption = format!(
         "{name}: {} in use, {} waiting for a slot",
         status::slots(state.slots_in_use),
         status::number(state.parked)
     );
+    if let Some(workers) = state.external_workers() {
+        let _ = write!(caption, "; {workers}");
+    }
     let columns = ["lane", "held back by", "queued", "running / workers", "oldest"];
     page::table(&caption, &columns, &rows)
 }
