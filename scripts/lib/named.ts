@@ -36,7 +36,7 @@ const endings = [
 /** Names of PostgreSQL, River, other programs and invented services. */
 const elsewhere = new RegExp(
   "^(weir_edge_$|pg_|raw_|query_string|http_|sk_test_|evt_|whsec_|weir_sk_|add_test|max_words|postgres_fdw|synchronous_standby_names" +
-    "|max_(slot|standby|prepared)_|RIVER_BASIC_|ON_ERROR_STOP|GROUP_ROUND_ROBIN|OLD_|RAW_URI|REQUEST_URI|WORDS_" +
+    "|max_(slot|standby|prepared)_|include_(object|schemas)|RIVER_BASIC_|ON_ERROR_STOP|GROUP_ROUND_ROBIN|OLD_|RAW_URI|REQUEST_URI|WORDS_" +
     "|river_leadership|request_resign|metadata_changed|weir_host_)|_(priority|default|scheduled)$",
 );
 
