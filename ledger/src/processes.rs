@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, GenericClient};
 
 /// A process without a heartbeat for this long is dead. Its jobs are taken over.
 pub const DEAD_AFTER: Duration = Duration::from_secs(10);
+
+/// The entry of `pools` with the number of workers that deliver to each webhook.
+pub const DELIVERY_POOL: &str = "weir_webhooks";
 
 /// Registers a process under a unique name. `pools` maps queue names to numbers of workers. Returns the timeline of the
 /// server's history, if it tells.
@@ -54,4 +57,18 @@ pub async fn sign_off(client: &Client, client_id: &str) -> Result<bool, tokio_po
         )
         .await?;
     Ok(gone > 0)
+}
+
+/// The workers of all live processes that deliver to each webhook.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn delivery_workers(client: &impl GenericClient) -> Result<i64, tokio_postgres::Error> {
+    let sql = "SELECT coalesce(sum((pools ->> $1::text)::bigint), 0)::bigint FROM processes \
+               WHERE beat_at > clock_timestamp() - make_interval(secs => $2)";
+    let row = client
+        .query_one(sql, &[&DELIVERY_POOL, &DEAD_AFTER.as_secs_f64()])
+        .await?;
+    Ok(row.get(0))
 }

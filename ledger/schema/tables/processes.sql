@@ -16,6 +16,6 @@ COMMENT ON COLUMN processes.started_at IS
 COMMENT ON COLUMN processes.beat_at IS
     'The last heartbeat. Other processes take over the jobs of a process without one.';
 COMMENT ON COLUMN processes.pools IS
-    'The number of workers by queue.';
+    'The number of workers by queue, and as weir_webhooks the number of those that deliver to each webhook.';
 COMMENT ON COLUMN processes.queues IS
     'The queues that a worker in another language claims from with weir_claim().';

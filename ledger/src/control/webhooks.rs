@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::error::ControlError;
 use super::log::Change;
 use crate::database::PreparedClient;
+use crate::processes::delivery_workers;
 
 /// The types of events.
 pub const WEBHOOK_EVENTS: [&str; 7] = [
@@ -82,6 +83,8 @@ pub struct Deliveries {
     pub failed: i64,
     /// The error of a recent attempt at a waiting or failed delivery.
     pub last_error: Option<String>,
+    /// The workers of all live processes that deliver to it. Without one, its events wait.
+    pub workers: i64,
 }
 
 impl Webhook {
@@ -110,6 +113,7 @@ fn from_row(row: &Row) -> Webhook {
 ///
 /// When the database cannot be queried.
 pub async fn webhooks(client: &Client) -> Result<Vec<Webhook>, tokio_postgres::Error> {
+    let workers = delivery_workers(client).await?;
     let rows = client.query(include_str!("sql/webhooks.sql"), &[]).await?;
     Ok(rows
         .iter()
@@ -118,6 +122,7 @@ pub async fn webhooks(client: &Client) -> Result<Vec<Webhook>, tokio_postgres::E
                 waiting: row.get("waiting"),
                 failed: row.get("failed"),
                 last_error: row.get("last_error"),
+                workers,
             }),
             ..from_row(row)
         })
@@ -177,7 +182,10 @@ pub async fn add_webhook(
         .await?
         .get("id");
     let made = Webhook {
-        deliveries: Some(Deliveries::default()),
+        deliveries: Some(Deliveries {
+            workers: delivery_workers(&transaction).await?,
+            ..Deliveries::default()
+        }),
         ..locked(&transaction, id).await?
     };
     let change = Change {

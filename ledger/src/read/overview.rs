@@ -45,6 +45,10 @@ statements! {
     /// The leader and the maintenance process.
     pub fn leaders() -> Leaders = include_str!("sql/leaders.sql");
 
+    /// The number of enabled webhooks.
+    pub fn enabled_webhooks() -> i64 =
+        "SELECT count(*) FROM webhooks WHERE disabled_at IS NULL AND removed_at IS NULL";
+
     /// The number of disabled webhooks.
     pub fn disabled_webhooks() -> i64 =
         "SELECT count(*) FROM webhooks WHERE disabled_at IS NOT NULL AND removed_at IS NULL";

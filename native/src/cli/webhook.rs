@@ -237,6 +237,7 @@ fn table(all: &[Row]) -> String {
         let deliveries = webhook.deliveries.clone().unwrap_or_default();
         let state = match (&webhook.disabled_because, &deliveries.last_error) {
             (Some(because), _) => format!("disabled: {because}"),
+            (None, _) if deliveries.workers == 0 => "not delivered: start `weir work`".to_owned(),
             (None, Some(error)) => error.chars().take(100).collect(),
             (None, None) => "well".to_owned(),
         };

@@ -10,6 +10,7 @@ use crate::config::service::Service;
 use crate::status::Vacuum;
 use weir_ledger::catalogue::Catalogue;
 use weir_ledger::database::DatabaseError;
+use weir_ledger::processes::DELIVERY_POOL;
 use weir_ledger::read::{self, lanes, overview};
 
 /// Values of `tier` that are not plans: a client address, or a user whom no worker has looked up yet.
@@ -28,7 +29,9 @@ pub struct Gauges {
     foreign_leader: Gauge,
     maintenance_known: Gauge,
     processes: Gauge,
+    enabled_webhooks: Gauge,
     disabled_webhooks: Gauge,
+    delivery_workers: Gauge,
     vacuum: VacuumGauges,
     /// Workers, by service and lane.
     workers: HashMap<[String; 2], Gauge>,
@@ -99,7 +102,9 @@ impl Gauges {
             foreign_leader: gauge!("weir_foreign_leader"),
             maintenance_known: gauge!("weir_maintenance_known"),
             processes: gauge!("weir_worker_processes"),
+            enabled_webhooks: gauge!("weir_enabled_webhooks"),
             disabled_webhooks: gauge!("weir_disabled_webhooks"),
+            delivery_workers: gauge!("weir_webhook_workers"),
             vacuum: VacuumGauges::new(),
             workers,
             counted,
@@ -114,14 +119,22 @@ impl Gauges {
     ///
     /// When the database is unavailable.
     pub async fn refresh(&self, client: &Client) -> Result<(), DatabaseError> {
-        let (leaders, processes, lane_workers, external_workers, disabled_webhooks, vacuum) = tokio::try_join!(
+        let (leaders, processes, lane_workers, external_workers, vacuum) = tokio::try_join!(
             overview::leaders(client),
             lanes::processes(client),
             lanes::workers(client),
             lanes::external_workers(client, &self.external),
-            overview::disabled_webhooks(client),
             Vacuum::read(client),
         )?;
+        let (enabled_webhooks, disabled_webhooks) = tokio::try_join!(
+            overview::enabled_webhooks(client),
+            overview::disabled_webhooks(client),
+        )?;
+        let delivery_workers: i64 = lane_workers
+            .iter()
+            .filter(|row| row.queue == DELIVERY_POOL)
+            .map(|row| row.workers)
+            .sum();
         self.vacuum.set(&vacuum);
         let mut workers: HashMap<[String; 2], f64> = HashMap::new();
         for row in lane_workers.iter().chain(&external_workers) {
@@ -139,7 +152,9 @@ impl Gauges {
         self.foreign_leader.set(one_if(leaders.is_foreign()));
         self.maintenance_known.set(one_if(leaders.process.is_some()));
         self.processes.set(processes as f64);
+        self.enabled_webhooks.set(enabled_webhooks as f64);
         self.disabled_webhooks.set(disabled_webhooks as f64);
+        self.delivery_workers.set(delivery_workers as f64);
         Ok(())
     }
 
@@ -207,6 +222,13 @@ impl Gauges {
         self.foreign_leader.set(f64::NAN);
         self.maintenance_known.set(f64::NAN);
         self.processes.set(f64::NAN);
+        for gauge in [
+            &self.enabled_webhooks,
+            &self.disabled_webhooks,
+            &self.delivery_workers,
+        ] {
+            gauge.set(f64::NAN);
+        }
         self.vacuum.unknown();
         for gauge in self.workers.values() {
             gauge.set(f64::NAN);

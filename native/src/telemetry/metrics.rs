@@ -197,7 +197,7 @@ const HISTOGRAMS: [(&str, &str); 7] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 22] = [
+const GAUGES: [(&str, &str); 24] = [
     (
         "weir_build_info",
         "1, with the version and the process (serve, work, schedule, up) as labels",
@@ -220,6 +220,11 @@ const GAUGES: [(&str, &str); 22] = [
         "1 while a process runs Weir's maintenance (reconciliation, expiry, cleaning), else 0; NaN while the database does not answer",
     ),
     ("weir_worker_processes", "Live processes that run jobs"),
+    ("weir_enabled_webhooks", "Webhooks that are not disabled"),
+    (
+        "weir_webhook_workers",
+        "Workers of all live processes that deliver to each webhook",
+    ),
     (
         "weir_disabled_webhooks",
         "Webhooks that are disabled; their events wait for up to a week",

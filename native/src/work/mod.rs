@@ -41,6 +41,7 @@ use crate::config::service::Service;
 use crate::context::Context;
 use weir_ledger::attempts::touch_queues;
 use weir_ledger::database::DatabaseError;
+use weir_ledger::processes::DELIVERY_POOL;
 
 use lanes::Lanes;
 use under_way::UnderWay;
@@ -228,10 +229,12 @@ async fn work(
     stopped: &CancellationToken,
     tasks: &mut Vec<JoinHandle<()>>,
 ) -> Result<Works, DatabaseError> {
+    let delivery_workers = context.settings.webhook_workers;
     let pools: serde_json::Map<_, _> = services
         .iter()
         .flat_map(|service| service.queues())
         .map(|(_, queue, size)| (queue, size.into()))
+        .chain([(DELIVERY_POOL.to_owned(), delivery_workers.into())])
         .collect();
     let slots: u32 = services.iter().flat_map(|service| service.pools).sum();
     let lanes = Lanes::new(services, context.settings.lend_idle_workers);
@@ -250,8 +253,8 @@ async fn work(
     tasks.push(tokio::spawn(async move {
         let worker = background;
         let delivers = async {
-            let workers = worker.context.settings.webhook_workers as usize;
-            if workers > 0 {
+            if delivery_workers > 0 {
+                let workers = delivery_workers as usize;
                 let following = deliveries::sync_webhook_queues(&worker.pool, &worker.lanes, workers);
                 claims_stopped.run_until_cancelled(following).await;
             }

@@ -425,6 +425,22 @@ async fn an_alert_fires_when_service_keys_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_alert_fires_while_no_process_delivers_to_a_webhook() {
+    let weir = Weir::new().await;
+    let settings = &weir.context.settings;
+    let url = "https://example.com/weir";
+    webhooks::add(&mut weir.client().await, settings, "shell:test", url, &[], &[])
+        .await
+        .unwrap();
+    let process = Process::start(&weir, &["schedule"], &[]);
+    let watched = Watched::start(&process).await;
+    weir.maintenance_started().await;
+    fire(&[&watched], Gauges::Stay, 10, &["WeirWebhooksNotDelivered"]).await;
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_alert_fires_when_a_receiver_is_gone() {
     let allowed = ("WEBHOOK_PRIVATE_NETWORKS", "true");
     let weir = Weir::with(&[allowed]).await;

@@ -1,8 +1,11 @@
 //! Services that programs outside of Weir work.
 
 use serde_json::{Value, json};
+use weir::config::service::Service;
+use weir::work::{Role, Working};
 
 use crate::common::process::command;
+use crate::common::receiver::Receiver;
 use crate::common::{Weir, Who};
 
 const SERVICES: (&str, &str) = (
@@ -19,6 +22,12 @@ fn printed(weir: &Weir, arguments: &[&str]) -> String {
 fn services(weir: &Weir) -> Value {
     let status: Value = serde_json::from_str(&printed(weir, &["status", "--json"])).unwrap();
     json!({ "services": status["services"], "held_back": status["held_back"] })
+}
+
+/// The workers that deliver to the only webhook.
+fn delivery_workers(weir: &Weir) -> i64 {
+    let list: Value = serde_json::from_str(&printed(weir, &["webhook", "list", "--json"])).unwrap();
+    list[0]["workers"].as_i64().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,5 +153,43 @@ async fn weir_work_refuses_an_external_service() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(message.contains("the service \"mail\" is external"), "{message}");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn weir_work_without_services_delivers_webhooks() {
+    let allowed = ("WEBHOOK_PRIVATE_NETWORKS", "true");
+    let weir = Weir::with(&[SERVICES, allowed]).await;
+    let receiver = Receiver::new();
+    let add = command(&weir, &["webhook", "add", &receiver.url()])
+        .env(allowed.0, allowed.1)
+        .output();
+    assert!(add.unwrap().status.success());
+    let submit = "SELECT weir_submit('anne', 'mail', '{}')";
+    weir.client().await.batch_execute(submit).await.unwrap();
+    let claim =
+        "SELECT c.job_id, weir_complete(c.job_id, c.attempt) FROM weir_claim('mail_default', 'program-1') c";
+    weir.client().await.query_one(claim, &[]).await.unwrap();
+    let list = printed(&weir, &["webhook", "list"]);
+    assert!(list.contains("not delivered: start `weir work`"), "{list}");
+    assert_eq!(delivery_workers(&weir), 0);
+
+    let external: Vec<Service> = weir
+        .context
+        .settings
+        .services
+        .iter()
+        .filter(|service| service.is_external())
+        .cloned()
+        .collect();
+    let working = Working::start(&weir.another(&[allowed]), Role::Work, &external)
+        .await
+        .unwrap();
+    weir.until("the event", async || receiver.received().first().cloned())
+        .await;
+    let list = printed(&weir, &["webhook", "list"]);
+    assert!(list.contains("well"), "{list}");
+    assert_eq!(delivery_workers(&weir), 16);
+    working.stop().await;
     weir.end().await;
 }

@@ -50,6 +50,11 @@ pub(super) struct WebhookView {
     failed: Option<i64>,
     /// The error of a recent failed attempt, among waiting and abandoned deliveries.
     last_error: Option<String>,
+    /// The workers that deliver to it, in all live processes. 0: its events wait until `weir work` or `weir up` runs. Not
+    /// in the answer to a rotation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, nullable = false)]
+    workers: Option<i64>,
     /// The secret that signs deliveries. Only in the answer that creates or rotates it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, nullable = false)]
@@ -69,6 +74,7 @@ impl From<Webhook> for WebhookView {
             disabled_because: webhook.disabled_because,
             waiting: webhook.deliveries.as_ref().map(|deliveries| deliveries.waiting),
             failed: webhook.deliveries.as_ref().map(|deliveries| deliveries.failed),
+            workers: webhook.deliveries.as_ref().map(|deliveries| deliveries.workers),
             last_error: webhook.deliveries.and_then(|deliveries| deliveries.last_error),
             secret: None,
         }
