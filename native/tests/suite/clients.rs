@@ -664,6 +664,59 @@ async fn attempts_that_have_to_stop_do_in_python() {
     }
 }
 
+const BRIEF_ASYNC_PYTHON: &str = r#"
+import asyncio, os, sys
+sys.path.insert(0, sys.argv[1] + "/python")
+from weir import AsyncWeir
+
+handled = []
+
+async def handle(connection, job):
+    handled.append(job.attempt)
+    print(job.attempt)
+
+asyncio.run(AsyncWeir().work(os.environ["DATABASE_URL"], ["analysis_default"], handle, until=lambda: len(handled) >= 1))
+"#;
+
+/// The completion waits for the user's account for longer than the answer to a claim may take.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_completion_that_waits_is_no_lost_claim_in_python() {
+    let made = tokio::task::spawn_blocking(|| programs::python("psycopg-3.3.9", &["psycopg[binary]==3.3.9"]));
+    let Some(python) = made.await.unwrap() else { return };
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let (mut client, watch) = (weir.client().await, weir.client().await);
+    let submit = "SELECT job_id FROM weir_submit($1, 'analysis', '{}')";
+    let job: i64 = client
+        .query_one(submit, &[&user.to_string()])
+        .await
+        .unwrap()
+        .get(0);
+    let lock = client.transaction().await.unwrap();
+    lock.execute("SELECT FROM holders FOR UPDATE", &[]).await.unwrap();
+    let program = [python, "-c".into(), BRIEF_ASYNC_PYTHON.into()];
+    let work = output(&weir, &program, &[CLIENTS]);
+    let release = async {
+        weir.until("the completion to wait", async || {
+            let waits = "SELECT FROM pg_stat_activity WHERE query LIKE '%weir_complete%' AND wait_event_type = 'Lock' \
+                         AND datname = current_database()";
+            watch.query_opt(waits, &[]).await.unwrap().map(drop)
+        })
+        .await;
+        tokio::time::sleep(Duration::from_secs(14)).await;
+        lock.commit().await.unwrap();
+    };
+    let (printed, ()) = tokio::join!(work, release);
+    assert_eq!(printed, "1");
+    let done = weir.finished(job, Who::User(user)).await;
+    assert_eq!(
+        (&done["status"], &done["attempt"]),
+        (&json!("completed"), &json!(1)),
+        "{done}"
+    );
+    weir.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn attempts_that_have_to_stop_do_in_typescript() {
     let Some(node) = programs::node() else { return };

@@ -171,7 +171,7 @@ async fn a_charge_during_a_change_of_plan_counts_in_the_new_period() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let user = weir.user("free").await;
-    let mut changing = weir.client().await;
+    let (mut changing, watch) = (weir.client().await, weir.client().await);
     let open = changing.transaction().await.unwrap();
     open.batch_execute(&format!(
         "INSERT INTO holders (holder, event_type, user_id) VALUES ('{user}', 'analysis', '{user}'); \
@@ -188,7 +188,7 @@ async fn a_charge_during_a_change_of_plan_counts_in_the_new_period() {
         weir.until("the charge to wait", async || {
             let waits = "SELECT FROM pg_stat_activity WHERE query LIKE 'SELECT weir_charge%' AND wait_event_type = 'Lock' \
                          AND datname = current_database()";
-            open.query_opt(waits, &[]).await.unwrap().map(drop)
+            watch.query_opt(waits, &[]).await.unwrap().map(drop)
         })
         .await;
         open.commit().await.unwrap();
