@@ -108,7 +108,7 @@ pub struct QueueClaim {
 ///
 /// # Errors
 ///
-/// When the database cannot be used. Jobs may have been claimed then: see [`super::claimed`].
+/// When the database cannot be used. Jobs may have been claimed then: see [`check`].
 pub async fn claim(
     pool: &ConnectionPool,
     worker: &str,
