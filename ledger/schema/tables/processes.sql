@@ -18,4 +18,4 @@ COMMENT ON COLUMN processes.beat_at IS
 COMMENT ON COLUMN processes.pools IS
     'The number of workers by queue, and as weir_webhooks the number of those that deliver to each webhook.';
 COMMENT ON COLUMN processes.queues IS
-    'The queues that a worker in another language claims from with weir_claim().';
+    'The queues that a worker in another language claims from with weir_claim.';
