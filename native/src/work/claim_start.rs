@@ -78,6 +78,11 @@ impl ClaimStart {
         self.from = until.and_then(|until| until.checked_sub(LATENESS).ok());
     }
 
+    /// The queue was paused, so its claims have found nothing, whatever was available.
+    pub(super) fn resume(&mut self) {
+        self.has_earlier = true;
+    }
+
     /// Begins a look if one is due. It checks whether there are available jobs that start before the returned time.
     pub(super) fn look(&mut self, now: Instant) -> Option<Timestamp> {
         let Scope::From(from) = self.scope() else {
@@ -121,6 +126,16 @@ mod tests {
         assert_eq!(start.scope(), Scope::SlowAll, "nothing is known yet");
         start.claimed(Scope::SlowAll, SLOW, 1, Some(at(100)));
         start
+    }
+
+    #[test]
+    fn the_first_claim_after_a_pause_reads_the_whole_queue() {
+        let mut start = slow(Instant::now());
+        assert!(matches!(start.scope(), Scope::From(_)));
+        start.resume();
+        assert_eq!(start.scope(), Scope::SlowAll);
+        start.claimed(Scope::SlowAll, SLOW, 1, Some(at(100)));
+        assert!(matches!(start.scope(), Scope::From(_)));
     }
 
     #[test]

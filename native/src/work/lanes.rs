@@ -61,6 +61,8 @@ struct Queue {
     has_failed: bool,
     not_before: Instant,
     start: ClaimStart,
+    /// Whether it was resumed during its current claim.
+    is_resumed: bool,
 }
 
 /// A claim of one queue that should start now.
@@ -131,13 +133,24 @@ impl Lanes {
 
     /// There may be jobs in this queue; `None` for all queues.
     pub(super) fn wake(&self, queue: Option<&str>) {
+        self.of(queue, |queue| queue.is_due = true);
+    }
+
+    /// The same after a pause.
+    pub(super) fn resume(&self, queue: Option<&str>) {
+        self.of(queue, |queue| {
+            queue.is_due = true;
+            queue.start.resume();
+            queue.is_resumed = queue.is_claiming;
+        });
+    }
+
+    /// Changes one queue, if it is worked here, or all of them.
+    fn of(&self, queue: Option<&str>, change: impl FnMut(&mut Queue)) {
         let mut state = self.state.lock();
         match queue {
-            Some(queue) => match state.queues.get_mut(queue) {
-                Some(queue) => queue.is_due = true,
-                None => return,
-            },
-            None => state.queues.values_mut().for_each(|queue| queue.is_due = true),
+            Some(queue) => state.queues.get_mut(queue).into_iter().for_each(change),
+            None => state.queues.values_mut().for_each(change),
         }
         drop(state);
         self.changed.notify_one();
@@ -218,6 +231,9 @@ impl Lanes {
             false => began,
         });
         queue.start.claimed(planned.scope, time, all, until);
+        if std::mem::take(&mut queue.is_resumed) {
+            queue.start.resume();
+        }
         let look = queue.start.look(now);
         drop(state);
         self.changed.notify_one();
@@ -277,6 +293,7 @@ impl Queue {
             has_failed: false,
             not_before: now,
             start: ClaimStart::new(now),
+            is_resumed: false,
         }
     }
 

@@ -44,11 +44,12 @@ pub(super) async fn receive(worker: &Arc<Worker>, mut listener: Listener) -> std
             }
         };
         // Those in the meantime are lost.
-        worker.lanes.wake(None);
+        worker.lanes.resume(None);
     }
 }
 
 fn handle(worker: &Arc<Worker>, notification: Notification) {
+    let queue = notification.queue.as_deref().filter(|queue| *queue != "*");
     match (notification.action.as_deref(), notification.job_id) {
         (Some("cancel"), Some(job)) if worker.under_way.has(job) => {
             // Any role of the database can send this, so only the mark in the job's metadata counts.
@@ -60,10 +61,8 @@ fn handle(worker: &Arc<Worker>, notification: Notification) {
                 }
             });
         }
-        (None | Some("resume"), _) => {
-            let queue = notification.queue.as_deref();
-            worker.lanes.wake(queue.filter(|queue| *queue != "*"));
-        }
+        (None, _) => worker.lanes.wake(queue),
+        (Some("resume"), _) => worker.lanes.resume(queue),
         _ => {}
     }
 }
