@@ -15,8 +15,7 @@ CREATE TYPE submission AS (
     run_at timestamptz,
     idempotency_key text,
     request_hash bytea,
-    unique_key bytea,
-    tags text[]
+    unique_key bytea
 );
 COMMENT ON TYPE submission IS 'A parameter of submit_many: one submission.';
 

@@ -29,7 +29,7 @@ DROP FUNCTION IF EXISTS plan_change_effect(uuid, text, timestamptz, text, timest
 ALTER TABLE webhooks ADD COLUMN delivered_at timestamptz;
 COMMENT ON COLUMN webhooks.delivered_at IS
     'When an event was last delivered, up to a minute earlier.';
--- Nobody knows, so no webhook is disabled for what happened before.
+-- Earlier deliveries were not recorded. With this time, failures before the upgrade disable no webhook.
 UPDATE webhooks SET delivered_at = now();
 
 -- Webhooks that receive all events also receive the new one.

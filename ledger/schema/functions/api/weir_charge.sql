@@ -30,7 +30,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     of_user CONSTANT uuid := weir_holder(weir_charge.subject);
-    -- Another program cannot know the id before, so nobody can take it.
+    -- Other programs cannot derive it, because they cannot read the namespace. So none of them can use the id first.
     charge_id CONSTANT uuid := left(encode(sha256(convert_to(
         concat_ws('/', (SELECT t.address_namespace FROM weir_settings t), of_user, weir_charge.meter, weir_charge.event_id),
         'UTF8')), 'hex'), 32)::uuid;

@@ -1,4 +1,5 @@
--- What has become of a worker's attempts, and the end of those that it has lost. The only body of this rule.
+-- Returns the states of a worker's attempts, and ends those that are lost or overdue for too long. The only body of this
+-- rule.
 --
 -- | parameter | |
 -- |---|---|
@@ -15,8 +16,10 @@
 --
 -- A lost attempt also returns as `taken_over`. It is lost ten seconds after its claim, because the answer may be on its
 -- way. It did not start, so its job gets an additional attempt, at most five times: a job that no worker can read must
--- not run for ever. Weir's own processes keep the timeouts themselves, and an attempt of theirs that has ended may wait
--- for its settlement.
+-- not run for ever.
+--
+-- Attempts of Weir's own processes are never overdue here. These processes keep the timeouts themselves, and an attempt
+-- that has ended may still wait for its settlement.
 --
 -- River's leader may be another program's client, which rescues a job as stuck by its attempted_at. So this moves
 -- attempted_at of attempts that run longer than a second, and stores the true start in the metadata once, so that the
