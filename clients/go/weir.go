@@ -178,8 +178,8 @@ func (c Client) FailTx(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, fa
 	return outcome, nil
 }
 
-// Progress records the progress of an attempt, from 0 to 1, or returns ErrFencedOut or ErrCancelled. Others see it immediately, because
-// it runs outside the job's transaction.
+// Progress records the progress of an attempt, from 0 to 1, or returns ErrFencedOut or ErrCancelled. Others see it
+// immediately, because it runs outside the job's transaction.
 func (c Client) Progress(ctx context.Context, pool *pgxpool.Pool, job *rivertype.JobRow, fraction float64, message string) error {
 	sql := "SELECT " + c.function("weir_progress") + "($1, $2, $3::float8, $4, $5::timestamptz)"
 	var outcome string
@@ -277,7 +277,7 @@ type heart struct {
 func (h *heart) run(ctx context.Context) {
 	ticker := time.NewTicker(beatInterval)
 	defer ticker.Stop()
-	// Stopped by each heartbeat that succeeds in time.
+	// Each heartbeat that succeeds postpones it.
 	silence := time.AfterFunc(silentAfter, func() { h.silent(ctx) })
 	defer silence.Stop()
 	for {
