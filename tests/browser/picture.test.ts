@@ -83,12 +83,12 @@ describe("the picture", () => {
       assert.equal(compared, 0, "nothing is compared before the star has landed");
     });
     await says.getByText(/you finished in/).waitFor();
-    // On a busy machine, the page may show the star only after the shared queue is done.
-    const allAreDone = says.getByText("All 105 jobs are done.");
-    const soFar = page.locator("#flood-result").getByText(/ s so far$/);
-    await soFar.or(allAreDone).first().waitFor();
+    await page
+      .locator("#flood-result")
+      .getByText(/ s so far$/)
+      .waitFor();
     await picture(page, "newcomer");
-    await allAreDone.waitFor();
+    await says.getByText("All 105 jobs are done.").waitFor();
     await picture(page, "flooded");
 
     const words = (await says.textContent()) ?? "";
