@@ -11,7 +11,8 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(10);
 /// The entry of `pools` with the number of workers that deliver to each webhook.
 pub const DELIVERY_POOL: &str = "weir_webhooks";
 
-/// Registers a process under a unique name. `pools` maps queue names to numbers of workers. Returns the timeline of the
+/// Registers a process under a unique name. `pools` maps queue names to numbers of workers, and `lends` to how many of
+/// them may be lent. Returns the timeline of the
 /// server's history, if it tells.
 ///
 /// # Errors
@@ -21,9 +22,11 @@ pub async fn register(
     client: &Client,
     client_id: &str,
     pools: &Value,
+    lends: &Value,
 ) -> Result<Option<i32>, tokio_postgres::Error> {
-    let sql = "INSERT INTO processes (client_id, pools) VALUES ($1, $2) RETURNING current_timeline()";
-    Ok(client.query_one(sql, &[&client_id, pools]).await?.get(0))
+    let sql =
+        "INSERT INTO processes (client_id, pools, lends) VALUES ($1, $2, $3) RETURNING current_timeline()";
+    Ok(client.query_one(sql, &[&client_id, pools, lends]).await?.get(0))
 }
 
 /// Sends a heartbeat. Returns `None` if the process no longer counts as alive, by the database's clock, and otherwise the

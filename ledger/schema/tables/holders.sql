@@ -34,7 +34,7 @@ COMMENT ON COLUMN holders.slots_in_use IS
 COMMENT ON COLUMN holders.parked IS
     'The number of jobs that wait for a slot.';
 COMMENT ON COLUMN holders.granted_slots IS
-    'The slot limit when a slot was last taken; 2147483647 is unlimited.';
+    'The limit when a slot was last taken: that of slots, or for a lent worker that of the burst. 2147483647 is unlimited.';
 COMMENT ON COLUMN holders.has_grants IS
     'Whether the user ever had a grant of this meter. If not, grants are not looked up.';
 COMMENT ON COLUMN holders.parked_from IS

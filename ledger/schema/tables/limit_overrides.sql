@@ -8,7 +8,9 @@ CREATE TABLE limit_overrides (
     slots int,
     expires_at timestamptz,
     changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    burst int,
     PRIMARY KEY (user_id, event_type),
+    CONSTRAINT limit_overrides_burst_check CHECK (burst > 0),
     CONSTRAINT limit_overrides_day_check CHECK (day >= -1),
     CONSTRAINT limit_overrides_expires_at_exists CHECK (isfinite(expires_at) AND (expires_at <= '9999-12-30 22:00:00.999999+00')),
     CONSTRAINT limit_overrides_hour_check CHECK (hour >= -1),
@@ -38,6 +40,8 @@ COMMENT ON COLUMN limit_overrides.expires_at IS
     'When the override ends; null: never.';
 COMMENT ON COLUMN limit_overrides.changed_at IS
     'Maintenance promotes parked jobs of holders with a recently changed override.';
+COMMENT ON COLUMN limit_overrides.burst IS
+    'Jobs at once on idle workers, instead of the plan''s.';
 
 CREATE INDEX limit_overrides_changed ON limit_overrides (changed_at);
 

@@ -11,6 +11,7 @@ CREATE TABLE plan_limits (
     day_ceiling bigint,
     hour_ceiling bigint,
     minute_ceiling bigint,
+    burst int,
     PRIMARY KEY (plan_id, event_type),
     CONSTRAINT plan_limits_day_ceiling_check CHECK (day_ceiling >= 0),
     CONSTRAINT plan_limits_day_check CHECK (day >= 0),
@@ -40,7 +41,7 @@ COMMENT ON COLUMN plan_limits.hour IS
 COMMENT ON COLUMN plan_limits.minute IS
     'The limit of a minute; null is unlimited.';
 COMMENT ON COLUMN plan_limits.slots IS
-    'The maximum number of running jobs per holder.';
+    'The number of jobs per holder that may run at once, however busy the workers are.';
 COMMENT ON COLUMN plan_limits.counted IS
     'A bit set of the shorter windows in which any plan limits the meter: 1 day, 2 hour, 4 minute.';
 COMMENT ON COLUMN plan_limits.month_ceiling IS
@@ -51,6 +52,8 @@ COMMENT ON COLUMN plan_limits.hour_ceiling IS
     'The ceiling of a soft hourly limit.';
 COMMENT ON COLUMN plan_limits.minute_ceiling IS
     'The ceiling of a soft limit per minute.';
+COMMENT ON COLUMN plan_limits.burst IS
+    'The number of jobs per holder that may run at once on workers that would be idle; null: as many as slots.';
 
 CREATE TRIGGER count_limited_windows AFTER INSERT OR DELETE OR UPDATE OF day, hour, minute ON plan_limits
     FOR EACH STATEMENT EXECUTE FUNCTION count_limited_windows();

@@ -4,6 +4,7 @@ CREATE TABLE processes (
     beat_at timestamptz NOT NULL DEFAULT now(),
     pools jsonb NOT NULL DEFAULT '{}',
     queues text[] NOT NULL DEFAULT '{}',
+    lends jsonb NOT NULL DEFAULT '{}',
     PRIMARY KEY (client_id)
 ) WITH (fillfactor = 70);
 
@@ -19,3 +20,5 @@ COMMENT ON COLUMN processes.pools IS
     'The number of workers by queue, and as weir_webhooks the number of those that deliver to each webhook.';
 COMMENT ON COLUMN processes.queues IS
     'The queues that a worker in another language claims from with weir_claim.';
+COMMENT ON COLUMN processes.lends IS
+    'The number of workers by queue that may be lent.';

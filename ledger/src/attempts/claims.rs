@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use postgres_types::ToSql;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -50,6 +51,8 @@ pub struct ClaimedJob {
     pub key: Uuid,
     /// The account, the slot and the quota; `None` for a job that was not submitted through Weir.
     pub found: Option<Found>,
+    /// Whether it runs on a lent worker.
+    pub is_lent: bool,
 }
 
 impl ClaimedJob {
@@ -102,9 +105,20 @@ pub struct QueueClaim {
     pub most: i32,
     /// Of the first priority, only jobs that start at this time or later; `None` for all jobs.
     pub since: Option<Timestamp>,
+    /// If fewer jobs have a slot, parked ones start too, up to this number of jobs in all.
+    pub lend: i32,
 }
 
-/// Claims jobs of these kinds for the process `worker`, in the order of their queues.
+/// The result of a claim.
+#[derive(Debug, Default)]
+pub struct Claimed {
+    /// The jobs, in the order of their queues.
+    pub jobs: Vec<ClaimedJob>,
+    /// The queues with more parked jobs that a lent worker could start.
+    pub unlent: Vec<String>,
+}
+
+/// Claims jobs of these kinds for the process `worker`.
 ///
 /// # Errors
 ///
@@ -114,12 +128,20 @@ pub async fn claim(
     worker: &str,
     kinds: &[String],
     queues: &[QueueClaim],
-) -> Result<Vec<ClaimedJob>, DatabaseError> {
+) -> Result<Claimed, DatabaseError> {
     let names: Vec<&str> = queues.iter().map(|queue| queue.queue.as_str()).collect();
     let most: Vec<i32> = queues.iter().map(|queue| queue.most).collect();
     let since: Vec<Option<Timestamp>> = queues.iter().map(|queue| queue.since).collect();
-    let sql = "SELECT * FROM claim_jobs($1, $2, false, $3, $4, $5)";
-    let rows = pool.query(sql, &[&worker, &kinds, &names, &most, &since]).await?;
+    let lend: Option<Vec<i32>> = queues
+        .iter()
+        .any(|queue| queue.lend > 0)
+        .then(|| queues.iter().map(|queue| queue.lend).collect());
+    let sql = "SELECT * FROM claim_jobs($1, $2, false, $3, $4, $5, $6)";
+    let params: [&(dyn ToSql + Sync); 6] = [&worker, &kinds, &names, &most, &since, &lend];
+    let rows = pool.query(sql, &params).await?;
+    let (jobs, unlent): (Vec<_>, Vec<_>) = rows
+        .iter()
+        .partition(|row| row.get::<_, Option<i64>>("job_id").is_some());
     let job = |row: &tokio_postgres::Row| {
         let found = row.get::<_, Option<Uuid>>("holder").map(|id| Found {
             holder: Holder {
@@ -151,9 +173,13 @@ pub async fn claim(
             attempted_at: row.get("attempted_at"),
             key: row.get("key"),
             found,
+            is_lent: row.get("is_lent"),
         }
     };
-    Ok(rows.iter().map(job).collect())
+    Ok(Claimed {
+        jobs: jobs.into_iter().map(job).collect(),
+        unlent: unlent.into_iter().map(|row| row.get("queue")).collect(),
+    })
 }
 
 /// An attempt that has to stop.

@@ -7,7 +7,9 @@
 mod claims;
 mod outstanding;
 
-pub use claims::{ClaimedJob, End, EndedAttempt, Found, Holds, QueueClaim, check, claim, end, touch_queues};
+pub use claims::{
+    Claimed, ClaimedJob, End, EndedAttempt, Found, Holds, QueueClaim, check, claim, end, touch_queues,
+};
 pub use outstanding::{
     AttemptEnd, AttemptError, AwaitOutcome, Claim, Extended, ExtraQuota, Failure, Progress, SilentAttempt,
     await_answer, complete, extend, fail, fail_silent_attempts, record_progress,

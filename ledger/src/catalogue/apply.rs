@@ -80,6 +80,7 @@ fn plan_limits(row: &Row) -> PlanLimits {
         limits: Span::ALL.into_iter().filter_map(limit).collect(),
         ceilings: Span::ALL.into_iter().filter_map(ceiling).collect(),
         slots: row.get::<_, i32>("slots").unsigned_abs(),
+        burst: row.get::<_, Option<i32>>("burst").map(i32::unsigned_abs),
     }
 }
 
@@ -236,12 +237,13 @@ async fn write(transaction: &Transaction<'_>, wanted: &Catalogue) -> Result<(), 
             for (column, span) in rows.ceilings.iter_mut().zip(Span::ALL) {
                 column.push(limits.ceilings.get(&span).copied());
             }
-            rows.slots.push(i32::try_from(limits.slots).unwrap_or(i32::MAX));
+            rows.slots.push(limits.slots.cast_signed());
+            rows.bursts.push(limits.burst.map(u32::cast_signed));
         }
     }
     let [months, days, hours, minutes] = &rows.amounts;
     let [month_ceilings, day_ceilings, hour_ceilings, minute_ceilings] = &rows.ceilings;
-    let params: [&(dyn ToSql + Sync); 11] = [
+    let params: [&(dyn ToSql + Sync); 12] = [
         &rows.plans,
         &rows.meters,
         months,
@@ -253,6 +255,7 @@ async fn write(transaction: &Transaction<'_>, wanted: &Catalogue) -> Result<(), 
         day_ceilings,
         hour_ceilings,
         minute_ceilings,
+        &rows.bursts,
     ];
     transaction
         .execute(include_str!("sql/write_limits.sql"), &params)
@@ -278,4 +281,5 @@ struct LimitRows<'a> {
     amounts: [Vec<Option<i64>>; 4],
     ceilings: [Vec<Option<i64>>; 4],
     slots: Vec<i32>,
+    bursts: Vec<Option<i32>>,
 }

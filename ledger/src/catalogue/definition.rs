@@ -67,8 +67,11 @@ pub struct PlanLimits {
     /// ceiling is hard.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ceilings: BTreeMap<Span, i64>,
-    /// The maximum number of running jobs per holder.
+    /// The number of jobs per holder that may run at once, however busy the workers are.
     pub slots: u32,
+    /// The number that may run at once on workers that would be idle; `None`: as many as `slots`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
 }
 
 impl Catalogue {
@@ -159,6 +162,16 @@ fn changes_of_meters(
             before.map_or_else(|| "none".to_owned(), |before| before.slots.to_string()),
             limits.slots.to_string(),
         );
+        let burst = |limits: &PlanLimits| {
+            limits
+                .burst
+                .map_or_else(|| "none".to_owned(), |burst| burst.to_string())
+        };
+        change(
+            &format!("burst for {meter}"),
+            before.map_or_else(|| "none".to_owned(), burst),
+            burst(limits),
+        );
         for span in Span::ALL {
             let text = |limits: &PlanLimits| match (limits.limits.get(&span), limits.ceilings.get(&span)) {
                 (None, _) => "unlimited".to_owned(),
@@ -190,6 +203,7 @@ mod tests {
                     limits,
                     ceilings: BTreeMap::new(),
                     slots: *slots,
+                    burst: None,
                 },
             )
         });

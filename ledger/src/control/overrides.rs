@@ -21,8 +21,10 @@ pub const MAX_LIMIT: i64 = 999_999_999_999_999;
 pub struct Override {
     /// The limit by window; `None` is unlimited. A window that is absent has the plan's limit.
     pub limits: BTreeMap<Span, Option<i64>>,
-    /// The maximum number of running jobs; `None` uses the plan's.
+    /// The number of jobs at once, however busy the workers are; `None` uses the plan's.
     pub slots: Option<u32>,
+    /// The number of jobs at once on workers that would be idle; `None` uses the plan's.
+    pub burst: Option<u32>,
     /// When it expires.
     pub expires_at: Option<Timestamp>,
 }
@@ -39,6 +41,7 @@ impl Override {
         Self {
             limits: Span::ALL.into_iter().filter_map(limit).collect(),
             slots: row.get::<_, Option<i32>>("slots").map(i32::unsigned_abs),
+            burst: row.get::<_, Option<i32>>("burst").map(i32::unsigned_abs),
             expires_at: row.get("expires_at"),
         }
     }
@@ -77,9 +80,9 @@ pub async fn set_override(
     meter: &str,
     wanted: &Override,
 ) -> Result<(), ControlError> {
-    if wanted.limits.is_empty() && wanted.slots.is_none() {
+    if wanted.limits.is_empty() && wanted.slots.is_none() && wanted.burst.is_none() {
         return Err(ControlError::Invalid(
-            "an override needs limits or slots; to remove an override, delete it".to_owned(),
+            "an override needs limits, slots or a burst; to remove an override, delete it".to_owned(),
         ));
     }
     require_future(wanted.expires_at)?;
@@ -93,13 +96,17 @@ pub async fn set_override(
             "limits must be from 0 to {MAX_LIMIT}; null is unlimited"
         )));
     }
-    if wanted
-        .slots
-        .is_some_and(|slots| !(1..=1_000_000).contains(&slots))
+    for (name, jobs) in [("slots", wanted.slots), ("burst", wanted.burst)] {
+        if jobs.is_some_and(|jobs| !(1..=1_000_000).contains(&jobs)) {
+            return Err(ControlError::Invalid(format!("{name} must be from 1 to 1000000")));
+        }
+    }
+    if let (Some(slots), Some(burst)) = (wanted.slots, wanted.burst)
+        && burst < slots
     {
-        return Err(ControlError::Invalid(
-            "slots must be from 1 to 1000000".to_owned(),
-        ));
+        return Err(ControlError::Invalid(format!(
+            "burst is {burst}, but must be at least slots ({slots})"
+        )));
     }
     write(client, actor, user, meter, Some(wanted)).await
 }
@@ -149,6 +156,7 @@ async fn write(
     }
     let column = |span: Span| Some(limits?.get(&span)?.unwrap_or(UNLIMITED));
     let slots = wanted.and_then(|wanted| Some(wanted.slots?.cast_signed()));
+    let burst = wanted.and_then(|wanted| Some(wanted.burst?.cast_signed()));
     // An ended override stays for a moment, so that maintenance checks the user's waiting jobs.
     let expires_at = match wanted {
         Some(wanted) => wanted.expires_at,
@@ -170,6 +178,7 @@ async fn write(
                 &column(Span::Minute),
                 &slots,
                 &expires_at,
+                &burst,
             ],
         )
         .await?;

@@ -29,10 +29,14 @@ pub(super) enum BrokenRule {
     NoSweep,
     /// The failure of any running attempt is written.
     FailAnyAttempt,
+    /// A worker is lent without a look at the burst.
+    LendOverBurst,
+    /// A settlement above the slots promotes a job all the same.
+    PromoteAboveSlots,
 }
 
 impl BrokenRule {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 15] = [
         Self::LockAfterRead,
         Self::ReadKeyBeforeLock,
         Self::AnswerBeforeCommit,
@@ -46,5 +50,7 @@ impl BrokenRule {
         Self::TakeOverFromLiveProcess,
         Self::NoSweep,
         Self::FailAnyAttempt,
+        Self::LendOverBurst,
+        Self::PromoteAboveSlots,
     ];
 }

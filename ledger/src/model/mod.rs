@@ -73,6 +73,9 @@ impl Model for Weir {
             always("I2: no slot is assigned over the plan's limit", |_, world| {
                 world.violation != Some(Violation::OverSlotLimit)
             }),
+            always("I2: no worker is lent over the plan's burst", |_, world| {
+                world.violation != Some(Violation::OverBurst)
+            }),
             always("I2: running jobs hold a slot", |_, world| {
                 let jobs = world.rows.jobs.iter().filter(|job| job.state == State::Running);
                 jobs.into_iter()
@@ -153,6 +156,7 @@ mod tests {
         plans: 1,
         foreign: 1,
         extensions: 1,
+        lends: 1,
     };
 
     const NONE: Budget = Budget {
@@ -165,6 +169,7 @@ mod tests {
         plans: 0,
         foreign: 0,
         extensions: 0,
+        lends: 0,
     };
 
     fn with(clients: usize, workers: usize, budget: Budget) -> Weir {
@@ -262,6 +267,21 @@ mod tests {
             ),
             None,
         );
+        holds(
+            "lent workers",
+            with(
+                3,
+                2,
+                Budget {
+                    lends: 2,
+                    crashes: 1,
+                    failures: 1,
+                    plans: 1,
+                    ..NONE
+                },
+            ),
+            None,
+        );
         let depth = std::env::var("MODEL_DEPTH")
             .ok()
             .and_then(|depth| depth.parse().ok());
@@ -290,6 +310,16 @@ mod tests {
             ),
             BrokenRule::TakeOverFromLiveProcess => with(1, 2, NONE),
             BrokenRule::NoSweep => with(1, 1, Budget { foreign: 1, ..NONE }),
+            BrokenRule::LendOverBurst => with(
+                3,
+                3,
+                Budget {
+                    lends: 1,
+                    plans: 1,
+                    ..NONE
+                },
+            ),
+            BrokenRule::PromoteAboveSlots => with(3, 1, Budget { plans: 2, ..NONE }),
             BrokenRule::FailAnyAttempt => with(
                 1,
                 2,

@@ -5,6 +5,9 @@ use weir_policy::admission::{Account, Allowance, Decision, charge, promotions};
 /// The possible plans of the holder: limit and slots.
 pub(super) const PLANS: [(i64, u32); 2] = [(4, 1), (8, 2)];
 
+/// How many of a holder's jobs may run at once on workers that would be idle.
+pub(super) const BURST: i32 = 2;
+
 /// The amount of every submission, and the usage that its handler reports.
 pub(super) const AMOUNT: i64 = 2;
 pub(super) const USED: i64 = 1;
@@ -238,6 +241,24 @@ impl Rows {
         self.slots_in_use += n;
         self.parked -= n;
         usize::try_from(promoted).unwrap_or(0)
+    }
+
+    /// Starts a parked job on a lent worker, as `lend_jobs()` does. Returns it.
+    pub(super) fn lend(&mut self, w: usize) -> Option<usize> {
+        let is_parked = |job: &Job| job.reservation.is_some_and(|reservation| reservation.parked);
+        let id = self
+            .jobs
+            .iter()
+            .position(|job| job.state == State::Pending && is_parked(job))?;
+        let job = &mut self.jobs[id];
+        if let Some(reservation) = &mut job.reservation {
+            (reservation.parked, reservation.admitted) = (false, true);
+        }
+        (job.state, job.by) = (State::Running, Some(Runner::Worker(w)));
+        job.attempt += 1;
+        self.slots_in_use += 1;
+        self.parked -= 1;
+        Some(id)
     }
 
     /// Parks a due retry, as `park_due.sql` does.

@@ -2,7 +2,7 @@
 //! answer.
 
 use super::broken_rule::BrokenRule;
-use super::rows::{Answer, MAX_ATTEMPTS, PLANS, Rows, Runner, State, USED};
+use super::rows::{Answer, BURST, MAX_ATTEMPTS, PLANS, Rows, Runner, State, USED};
 use super::world::{Locker, Maintenance, Request, Stage, Violation, World};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +17,7 @@ pub(super) enum Step {
     RetryRequest(usize),
     Disconnect(usize, usize),
     Claim(usize, usize),
+    Lend(usize),
     Succeed(usize),
     Fail(usize),
     Extend(usize),
@@ -56,6 +57,7 @@ impl Step {
                 | Self::Cancel(_)
                 | Self::ChangePlan
                 | Self::ForeignClaim(_)
+                | Self::Lend(_)
         )
     }
 }
@@ -87,7 +89,7 @@ impl World {
             }
         }
         for w in 0..self.workers.len() {
-            self.steps_of_worker(w, steps);
+            self.steps_of_worker(w, broken, steps);
         }
         self.steps_of_jobs(broken, steps);
         self.steps_of_maintenance(broken, steps);
@@ -96,7 +98,7 @@ impl World {
         }
     }
 
-    fn steps_of_worker(&self, w: usize, steps: &mut Vec<Step>) {
+    fn steps_of_worker(&self, w: usize, broken: Option<BrokenRule>, steps: &mut Vec<Step>) {
         let worker = &self.workers[w];
         if worker.is_frozen {
             return steps.push(Step::Wake(w));
@@ -108,6 +110,10 @@ impl World {
                     jobs.filter(|(_, job)| job.state == State::Available)
                         .map(|(j, _)| Step::Claim(w, j)),
                 );
+                let is_below = self.rows.slots_in_use < BURST || broken == Some(BrokenRule::LendOverBurst);
+                if self.budget.lends > 0 && self.rows.parked > 0 && is_below && self.lock.is_none() {
+                    steps.push(Step::Lend(w));
+                }
             }
             Stage::Working => {
                 steps.push(Step::Succeed(w));
@@ -233,6 +239,17 @@ impl World {
                 job.attempt += 1;
                 let worker = &mut next.workers[w];
                 (worker.stage, worker.job, worker.attempt) = (Stage::Working, j, job.attempt);
+            }
+            Step::Lend(w) => {
+                next.budget.lends -= 1;
+                if let Some(j) = next.rows.lend(w) {
+                    let attempt = next.rows.jobs[j].attempt;
+                    let worker = &mut next.workers[w];
+                    (worker.stage, worker.job, worker.attempt) = (Stage::Working, j, attempt);
+                }
+                if next.rows.slots_in_use > BURST {
+                    next.violation = Some(Violation::OverBurst);
+                }
             }
             Step::Succeed(w) => next.workers[w].stage = Stage::Settling,
             Step::Fail(w) => {
@@ -386,8 +403,16 @@ impl World {
         if in_two {
             released[0].held_slot = false;
         }
-        self.rows.settle(&before, &released);
-        self.check_slots(&before);
+        let seen = match broken {
+            Some(BrokenRule::PromoteAboveSlots) => Rows {
+                slots_in_use: before.slots_in_use.min(before.slots()),
+                ..before.clone()
+            },
+            _ => before.clone(),
+        };
+        if self.rows.settle(&seen, &released) > 0 && self.rows.slots_in_use > self.rows.slots() {
+            self.violation = Some(Violation::OverSlotLimit);
+        }
         self.workers[w].stage = if in_two {
             Stage::BetweenTransactions
         } else {

@@ -74,6 +74,7 @@ pub(super) struct Budget {
     pub(super) plans: u8,
     pub(super) foreign: u8,
     pub(super) extensions: u8,
+    pub(super) lends: u8,
 }
 
 /// A forbidden effect of a step.
@@ -83,6 +84,8 @@ pub(super) enum Violation {
     OverLimit,
     /// More slots were given than the plan has.
     OverSlotLimit,
+    /// A worker was lent over the plan's burst.
+    OverBurst,
     /// An attempt was fenced out without a reason.
     FencedOutWithoutReason,
 }

@@ -16,6 +16,8 @@ rows! {
         pub running: f64,
         /// Jobs with an outstanding answer.
         pub outstanding: f64,
+        /// Jobs on lent workers.
+        pub lent: f64,
         /// The wait of the oldest job that could run, in seconds.
         pub oldest_wait: f64,
     }

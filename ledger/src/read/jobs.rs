@@ -36,6 +36,8 @@ rows! {
         pub output: Option<RawJson>,
         /// Whether it waits for a slot.
         pub parked: bool,
+        /// Whether it runs on a lent worker.
+        pub lent: bool,
         /// The last report of the current attempt.
         pub progress: Option<Value>,
         /// The amount that it reserves.

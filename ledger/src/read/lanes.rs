@@ -17,6 +17,8 @@ rows! {
         pub running: i64,
         /// The running jobs with an outstanding answer.
         pub outstanding: i64,
+        /// The running jobs on lent workers.
+        pub lent: i64,
         /// The wait of the oldest job that could run, in milliseconds.
         pub oldest_wait_ms: i64,
     }

@@ -32,6 +32,8 @@ pub struct MeterUsage {
     pub quotas: Quotas,
     /// The slots in force; `None` when they are not counted.
     pub slot_limit: Option<i64>,
+    /// The number of jobs at once on idle workers, if it is more than the slots.
+    pub burst: Option<i64>,
 }
 
 /// Reads a user's usage.
@@ -48,6 +50,7 @@ pub async fn usage(source: impl Into<Source<'_>>, user: Uuid) -> Result<Usage, D
             unit: row.get("unit"),
             quotas: Quotas::from_row(row, 0, 0)?,
             slot_limit: row.get("slot_limit"),
+            burst: row.get("burst"),
         })
     });
     let first = rows.first();

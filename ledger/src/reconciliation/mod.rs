@@ -59,17 +59,17 @@ pub async fn now(client: &PreparedClient) -> Result<Timestamp, Error> {
 /// The longest wait of [`await_unclaimed`].
 pub const MAX_UNCLAIMED_WAIT: Duration = Duration::from_secs(1);
 
-/// A queue with an available job that no idle worker has claimed.
+/// A queue with a job that no idle worker has claimed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnclaimedQueue {
     /// The queue.
     pub queue: String,
-    /// The next job to claim.
-    pub first_job: i64,
+    /// Changes with the jobs that wait.
+    pub mark: i64,
 }
 
-/// Waits for available jobs that no idle worker has claimed: their transactions did not notify workers. Empty after
-/// [`MAX_UNCLAIMED_WAIT`] without any. Must run outside of a transaction.
+/// Waits for jobs that no idle worker has claimed: available ones, because their transactions did not notify workers, and
+/// parked ones that lent workers could start. Empty after [`MAX_UNCLAIMED_WAIT`] without any. Must run outside of a transaction.
 ///
 /// # Errors
 ///
@@ -80,10 +80,10 @@ pub async fn await_unclaimed(client: &PreparedClient) -> Result<Vec<UnclaimedQue
         .query_one("CALL await_unclaimed($1, NULL, NULL)", &[&wait])
         .await?;
     let queues: Option<Vec<String>> = row.get("queues");
-    let first_jobs: Option<Vec<i64>> = row.get("first_jobs");
-    let found = std::iter::zip(queues.unwrap_or_default(), first_jobs.unwrap_or_default());
+    let marks: Option<Vec<i64>> = row.get("marks");
+    let found = std::iter::zip(queues.unwrap_or_default(), marks.unwrap_or_default());
     Ok(found
-        .map(|(queue, first_job)| UnclaimedQueue { queue, first_job })
+        .map(|(queue, mark)| UnclaimedQueue { queue, mark })
         .collect())
 }
 

@@ -179,6 +179,8 @@ pub struct NewJob {
     pub plan: Option<&'static str>,
     /// Whether it has a slot. Otherwise, it waits for one of its holder's slots.
     pub has_slot: bool,
+    /// Whether it may start without a slot, on a worker that would be idle.
+    pub is_lendable: bool,
     /// When it asks for a slot; `None` if it has a slot or is parked.
     pub run_at: Option<Timestamp>,
     /// The amount that it reserves.
@@ -251,7 +253,7 @@ impl Answer {
     #[must_use]
     pub fn claimable_in(&self) -> Option<String> {
         match self {
-            Self::Accepted { job, .. } if job.has_slot => Some(job.queue.clone()),
+            Self::Accepted { job, .. } if job.has_slot || job.is_lendable => Some(job.queue.clone()),
             _ => None,
         }
     }

@@ -185,6 +185,7 @@ fn answer(one: &Submission, row: &Row, outcome: &str) -> Answer {
                 queue: row.get("queue"),
                 plan: row.get::<_, Option<&str>>("tier").map(interned),
                 has_slot: outcome == "admitted",
+                is_lendable: row.get("is_lendable"),
                 run_at: one.run_at,
                 reserved: row.get("reserved"),
                 created_at: row.get("created_at"),

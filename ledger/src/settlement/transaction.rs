@@ -242,14 +242,16 @@ fn not_locked(group: &[&Ended], locking: &Locking, locked: &HashMap<i64, Uuid>) 
     }
 }
 
-/// Notifies the workers of the jobs that a committed transaction has promoted. Returns the number of these jobs.
+/// Notifies the workers of the jobs that a committed transaction has promoted, and those that may be lent. Returns the
+/// number of promoted jobs.
 pub(super) fn notify_promoted(notifier: &Notifier, rows: &[Row]) -> usize {
-    let promoted = || {
+    let of = |outcome: &'static str| {
         rows.iter()
-            .filter(|row| row.get::<_, &str>("outcome") == "promoted")
+            .filter(move |row| row.get::<_, &str>("outcome") == outcome)
     };
-    notifier.notify(promoted().map(|row| row.get("queue")).collect());
-    let count = promoted().count();
+    let woken = of("promoted").chain(of("lendable"));
+    notifier.notify(woken.map(|row| row.get("queue")).collect());
+    let count = of("promoted").count();
     metrics::counter!("weir_promotions_total").increment(count as u64);
     count
 }

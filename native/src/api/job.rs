@@ -91,6 +91,8 @@ pub struct Job {
     pub(super) output: Option<RawJson>,
     /// The last error, including when the job will be retried.
     pub error: Option<JobError>,
+    /// Whether it runs on a worker that would be idle, over its owner's slots.
+    pub lent: bool,
     /// The progress of the current attempt; null unless it reports any.
     pub progress: Option<Progress>,
     /// Whether it no longer holds anything. A job that ended outside Weir is settled and charged a moment later.
@@ -129,6 +131,7 @@ impl Job {
             charged: view.charged,
             output: view.output.filter(|_| status == Status::Completed),
             error: view.error.map(|message| JobError { message }),
+            lent: view.lent,
             progress: view
                 .progress
                 .and_then(|progress| serde_json::from_value(progress).ok()),
@@ -158,6 +161,7 @@ impl Job {
             charged: 0,
             output: None,
             error: None,
+            lent: false,
             progress: None,
             is_settled: false,
         }

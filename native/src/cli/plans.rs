@@ -52,7 +52,7 @@ pub(super) async fn show(settings: &Settings, json: bool) -> CommandResult {
 
 fn table(catalogue: &Catalogue) -> String {
     let spans = Span::ALL.map(|span| format!("per {}", span.as_str()));
-    let heads = ["plan", "lane", "meter", "slots"].map(str::to_owned);
+    let heads = ["plan", "lane", "meter", "slots", "burst"].map(str::to_owned);
     let mut table = plain_table(heads.into_iter().chain(spans));
     for (name, plan) in &catalogue.plans {
         for (meter, limits) in &plan.meters {
@@ -63,6 +63,7 @@ fn table(catalogue: &Catalogue) -> String {
                 plan.lane.as_str().to_owned(),
                 format!("{meter}, in {unit}"),
                 limits.slots.to_string(),
+                limits.burst.map_or_else(String::new, |burst| burst.to_string()),
             ];
             table.add_row(cells.into_iter().chain(amounts(limits)));
         }

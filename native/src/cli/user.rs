@@ -29,6 +29,34 @@ pub(crate) struct User {
     action: Action,
 }
 
+/// The limits of `weir user override`.
+#[derive(Args)]
+pub(crate) struct OwnLimits {
+    /// A limit, such as month=2000 or hour=unlimited; repeat for each window.
+    #[arg(long = "limit", value_parser = limit)]
+    limits: Vec<(Span, Option<i64>)>,
+    /// The number of jobs at once, however busy the workers are.
+    #[arg(long)]
+    slots: Option<u32>,
+    /// The number of jobs at once on workers that would be idle.
+    #[arg(long)]
+    burst: Option<u32>,
+    /// When the override expires, such as 2027-01-31T00:00:00Z [default: never].
+    #[arg(long)]
+    until: Option<Timestamp>,
+}
+
+impl From<OwnLimits> for Override {
+    fn from(wanted: OwnLimits) -> Self {
+        Self {
+            limits: BTreeMap::from_iter(wanted.limits),
+            slots: wanted.slots,
+            burst: wanted.burst,
+            expires_at: wanted.until,
+        }
+    }
+}
+
 #[derive(Subcommand)]
 enum Action {
     /// Show plan, windows, slots, parked jobs and the newest jobs.
@@ -73,24 +101,17 @@ Examples:
     /// Set limits or slots for this user, instead of the plan's.
     #[command(after_help = "\
 Examples:
-  weir user override alice analysis --limit month=2000 --slots 5
+  weir user override alice analysis --limit month=2000 --slots 5 --burst 10
   weir user override alice analysis --remove")]
     Override {
         /// The user's subject, as in their tokens.
         subject: Subject,
         /// The meter's name.
         meter: String,
-        /// A limit, such as month=2000 or hour=unlimited; repeat for each window.
-        #[arg(long = "limit", value_parser = limit)]
-        limits: Vec<(Span, Option<i64>)>,
-        /// The maximum number of running jobs.
-        #[arg(long)]
-        slots: Option<u32>,
-        /// When the override expires, such as 2027-01-31T00:00:00Z [default: never].
-        #[arg(long)]
-        until: Option<Timestamp>,
+        #[command(flatten)]
+        wanted: OwnLimits,
         /// Remove the override; the plan's limits and slots apply again.
-        #[arg(long, conflicts_with_all = ["limits", "slots", "until"])]
+        #[arg(long, conflicts_with_all = ["limits", "slots", "burst", "until"])]
         remove: bool,
     },
     /// Grant an amount beyond the plan, used when the month's limit is reached.
@@ -377,19 +398,8 @@ impl User {
                 control::remove_override(client, &actor, &user, &meter).await?;
                 "removed; the plan's limits and slots apply again".to_owned()
             }
-            Action::Override {
-                meter,
-                limits,
-                slots,
-                until,
-                ..
-            } => {
-                let wanted = Override {
-                    limits: BTreeMap::from_iter(limits),
-                    slots,
-                    expires_at: until,
-                };
-                control::set_override(client, &actor, &user, &meter, &wanted).await?;
+            Action::Override { meter, wanted, .. } => {
+                control::set_override(client, &actor, &user, &meter, &wanted.into()).await?;
                 "set".to_owned()
             }
             Action::Grant {

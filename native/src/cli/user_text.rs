@@ -38,9 +38,13 @@ pub(super) fn holder(view: &Value) -> String {
             Value::Null => String::new(),
             limit => format!(" of {limit}"),
         };
+        let burst = match &slots["burst"] {
+            Value::Null => String::new(),
+            burst => format!(", up to {burst} on idle workers"),
+        };
         let _ = writeln!(
             text,
-            "  slots  {}{limit} in use, {} waiting",
+            "  slots  {}{limit} in use{burst}, {} waiting",
             slots["in_use"], meter["parked"]
         );
         for grant in items(&meter["grants"]) {
@@ -67,6 +71,9 @@ pub(super) fn holder(view: &Value) -> String {
                 .collect();
             if let Some(slots) = own["slots"].as_i64() {
                 own_limits.push(counted(slots, "slot", "slots"));
+            }
+            if let Some(burst) = own["burst"].as_i64() {
+                own_limits.push(format!("burst {burst}"));
             }
             let _ = writeln!(text, "  own    {}", own_limits.join(", "));
         }

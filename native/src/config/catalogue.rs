@@ -47,6 +47,39 @@ enum Limits {
     BySpan(BTreeMap<Span, Limit>),
 }
 
+/// The jobs at once of a service's user.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "a service's slots are a number, or a table such as { slots = 2, burst = 8 }"
+)]
+enum AtOnce {
+    Slots(u32),
+    Burst(Burst),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Burst {
+    slots: u32,
+    burst: u32,
+}
+
+impl AtOnce {
+    fn slots(self) -> u32 {
+        match self {
+            Self::Slots(slots) | Self::Burst(Burst { slots, .. }) => slots,
+        }
+    }
+
+    fn burst(self) -> Option<u32> {
+        match self {
+            Self::Slots(_) => None,
+            Self::Burst(Burst { burst, .. }) => Some(burst),
+        }
+    }
+}
+
 /// The part of a service that plans refer to.
 pub(super) struct Metered<'a> {
     pub(super) name: &'a str,
@@ -117,7 +150,8 @@ fn plan(
     let is_default: bool = table.take(reader, "default").unwrap_or_default();
     let lane: Option<String> = table.need(reader, "lane");
     let slots: Option<u32> = table.need(reader, "slots");
-    let of_services: BTreeMap<String, u32> = table.take(reader, "services").unwrap_or_default();
+    let burst: Option<u32> = table.take(reader, "burst");
+    let of_services: BTreeMap<String, AtOnce> = table.take(reader, "services").unwrap_or_default();
     let limits: BTreeMap<String, Limits> = table.take(reader, "limits").unwrap_or_default();
     let attributes: BTreeMap<&'static str, Option<i32>> = PLAN_ATTRIBUTES
         .into_iter()
@@ -138,6 +172,12 @@ fn plan(
     if slots.is_some_and(|slots| !(1..=MAX_SLOTS).contains(&slots)) {
         table.fault(reader, "slots", &format!("slots must be from 1 to {MAX_SLOTS}"));
     }
+    if let (Some(slots), Some(burst)) = (slots, burst)
+        && !(slots..=MAX_SLOTS).contains(&burst)
+    {
+        let fault = format!("burst is {burst}, but must be from slots ({slots}) to {MAX_SLOTS}");
+        table.fault(reader, "burst", &fault);
+    }
     for PlanAttribute { name, max, absent } in PLAN_ATTRIBUTES {
         if attributes[name].is_some_and(|value| !(1..=max).contains(&value)) {
             let fault = format!("{name} must be from 1 to {max}, or absent ({absent})");
@@ -149,13 +189,20 @@ fn plan(
     let mut meters = BTreeMap::new();
     for meter in catalogue.meters.keys() {
         let (limits, ceilings) = plan_limits(reader, &table, meter, limits.get(meter));
-        let slots = of_meters.get(meter.as_str()).copied().or(slots).unwrap_or(1);
+        let (slots, burst) = match of_meters.get(meter.as_str()) {
+            Some(own) => (
+                own.slots(),
+                own.burst().or(burst.filter(|burst| *burst > own.slots())),
+            ),
+            None => (slots.unwrap_or(1), burst),
+        };
         meters.insert(
             meter.clone(),
             PlanLimits {
                 limits,
                 ceilings,
                 slots,
+                burst,
             },
         );
     }
@@ -248,17 +295,26 @@ fn plan_limits(
     (limits, ceilings)
 }
 
-/// The slots that a plan sets per service, by meter. Each meter has one number, whichever services it counts.
+/// The jobs at once that a plan sets per service, by meter. Each meter has one number, whichever services it counts.
 fn slots_of_meters<'a>(
     reader: &mut Reader<'_>,
     table: &Table<'_>,
-    of_services: &BTreeMap<String, u32>,
+    of_services: &BTreeMap<String, AtOnce>,
     services: &[Metered<'a>],
-) -> BTreeMap<&'a str, u32> {
+) -> BTreeMap<&'a str, AtOnce> {
     let mut of_meters = BTreeMap::new();
     for (name, slots) in of_services {
-        if !(1..=MAX_SLOTS).contains(slots) {
+        if !(1..=MAX_SLOTS).contains(&slots.slots()) {
             let fault = format!("services: the slots of {name} must be from 1 to {MAX_SLOTS}");
+            table.fault(reader, "services", &fault);
+        }
+        if let Some(burst) = slots.burst()
+            && !(slots.slots()..=MAX_SLOTS).contains(&burst)
+        {
+            let fault = format!(
+                "services: the burst of {name} is {burst}, but must be from its slots ({}) to {MAX_SLOTS}",
+                slots.slots()
+            );
             table.fault(reader, "services", &fault);
         }
         let Some(service) = services.iter().find(|service| service.name == name) else {

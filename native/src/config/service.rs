@@ -27,6 +27,8 @@ pub struct Service {
     pub kind: String,
     /// Workers per lane, in the order of [`Lane::ALL`]. 0 for an external service.
     pub pools: [u32; 3],
+    /// The number of workers of each lane that are not lent; `None`: one, or a tenth of the lane's.
+    pub headroom: Option<u32>,
     /// The time limit of one attempt.
     pub timeout: Duration,
     /// The maximum number of attempts.
@@ -94,6 +96,12 @@ impl Service {
             ServiceAmount::Fixed(amount) => Some(amount),
             ServiceAmount::Caller | ServiceAmount::Member(_) => None,
         }
+    }
+
+    /// How many of a lane's workers may be lent to jobs over their holder's slots.
+    #[must_use]
+    pub fn lendable(&self, workers: u32) -> u32 {
+        workers.saturating_sub(self.headroom.unwrap_or_else(|| (workers / 10).max(1)))
     }
 
     /// The queues with their pool sizes.

@@ -198,6 +198,7 @@ fn service(
     }
     let is_external = matches!(handler, Some(HandlerSpec::External { .. }));
     let pools = pools(reader, &mut table, is_external);
+    let headroom: Option<u32> = table.take(reader, "headroom");
     let timeout: Option<Timeout> = table.need(reader, "timeout");
     let max_attempts: Option<i16> = table.need(reader, "max_attempts");
     let unique_by: Option<Vec<String>> = table.take(reader, "unique_by");
@@ -217,6 +218,13 @@ fn service(
     if let Some(kind) = &kind {
         check_kind(reader, &table, kind, kinds);
         kinds.push(kind.clone());
+    }
+    if headroom.is_some_and(|headroom| headroom > MAX_WORKERS) {
+        table.fault(
+            reader,
+            "headroom",
+            &format!("headroom must be from 0 to {MAX_WORKERS}"),
+        );
     }
     if let Some(Timeout(timeout)) = timeout
         && (timeout.is_zero() || timeout > MAX_TIMEOUT)
@@ -245,6 +253,7 @@ fn service(
         meter: Meter::of(&meter?),
         kind: kind?,
         pools: [priority?, default?, scheduled?],
+        headroom,
         timeout: timeout?.0,
         max_attempts: max_attempts?,
         unique_by: unique_by.unwrap_or_default(),

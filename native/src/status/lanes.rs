@@ -82,6 +82,8 @@ pub struct LaneState {
     pub running: i64,
     /// The number of running jobs with a handler that answers later. They occupy no worker.
     pub outstanding: i64,
+    /// Running jobs on workers that would be idle, over their holder's slots.
+    pub lent: i64,
     /// The workers of all live processes. Workers of other River clients are not included. For an external service: the
     /// live programs that work the lane, or may work it.
     pub workers: i64,
@@ -154,6 +156,7 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
             state.queued = row.queued;
             state.running = row.running;
             state.outstanding = row.outstanding;
+            state.lent = row.lent;
             state.oldest_wait_ms = row.oldest_wait_ms;
         });
     }

@@ -153,9 +153,13 @@ fn service_text(
     text
 }
 
-/// Busy workers out of all, and attempts that run without one.
+/// Busy workers out of all, how many of them are lent, and attempts that run without one.
 fn busy(lane: &LaneState) -> String {
-    let busy = format!("{}/{}", number(lane.busy()), number(lane.workers));
+    let lent = match lane.lent {
+        0 => String::new(),
+        lent => format!(" ({} lent)", number(lent)),
+    };
+    let busy = format!("{}/{}{lent}", number(lane.busy()), number(lane.workers));
     match lane.outstanding {
         0 => busy,
         outstanding => format!("{busy} +{}", number(outstanding)),
@@ -259,6 +263,7 @@ mod tests {
             queued: big.max(12),
             running: big.max(3),
             outstanding: 0,
+            lent: big,
             workers: big.max(3),
             paused: false,
             oldest_wait_ms: big.max(61_500),

@@ -71,6 +71,7 @@ impl Gauges {
                     let labels = || [lane_labels(), vec![("tier", tier.to_owned())]].concat();
                     add("weir_oldest_wait_seconds", labels());
                     add("weir_oldest_parked_seconds", labels());
+                    add("weir_lent_workers", labels());
                     for state in ["queued", "running", "outstanding"] {
                         add(
                             "weir_lane_jobs",
@@ -184,6 +185,7 @@ impl Gauges {
             ] {
                 add(&["weir_lane_jobs", service, lane, &row.tier, state], jobs);
             }
+            add(&["weir_lent_workers", service, lane, &row.tier], row.lent);
             add(
                 &["weir_oldest_wait_seconds", service, lane, &row.tier],
                 row.oldest_wait,

@@ -71,7 +71,7 @@ fn describe() {
     }
 }
 
-const COUNTERS: [(&str, &str); 19] = [
+const COUNTERS: [(&str, &str); 20] = [
     (
         "weir_edge_requests_total",
         "Requests to the edge, as it reports them, by outcome (anonymous, user: forwarded; denied, denied_read, \
@@ -98,6 +98,10 @@ const COUNTERS: [(&str, &str); 19] = [
         "Reservations that ended, by meter and outcome (the job's last state, or deleted)",
     ),
     ("weir_promotions_total", "Parked jobs that were promoted"),
+    (
+        "weir_starts_total",
+        "Attempts that started with a slot, by slot (own, or lent: on a worker that would be idle)",
+    ),
     (
         "weir_snoozes_total",
         "Attempts snoozed because no slot was free, by tier",
@@ -197,7 +201,7 @@ const HISTOGRAMS: [(&str, &str); 7] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 24] = [
+const GAUGES: [(&str, &str); 25] = [
     (
         "weir_build_info",
         "1, with the version and the process (serve, work, schedule, up) as labels",
@@ -236,6 +240,10 @@ const GAUGES: [(&str, &str); 24] = [
     (
         "weir_lane_workers",
         "Workers in the pools of all live processes, by service and lane. For an external service: the live programs that work the lane, or may work it",
+    ),
+    (
+        "weir_lent_workers",
+        "Workers that run jobs over their holder's slots, by service, lane and tier",
     ),
     (
         "weir_oldest_wait_seconds",
@@ -332,6 +340,9 @@ fn register(settings: &Settings) {
         );
     }
     add_edge_counts(&Counts::default());
+    for slot in ["own", "lent"] {
+        zero("weir_starts_total", &[("slot", slot.to_owned())]);
+    }
     for tier in catalogue.plans.keys() {
         zero("weir_snoozes_total", &[("tier", tier.clone())]);
     }

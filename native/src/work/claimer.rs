@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use weir_ledger::attempts::{self, ClaimedJob};
+use weir_ledger::attempts::{self, Claimed, ClaimedJob};
 use weir_ledger::database::DatabaseError;
 use weir_ledger::read;
 
@@ -88,22 +88,23 @@ async fn claim(worker: Arc<Worker>, group: Vec<Planned>) -> Vec<Started> {
             false => None,
         };
         let sent = Instant::now();
-        let jobs = attempts::claim(&worker.pool, &worker.id, &worker.known_kinds, &queues).await?;
-        Ok::<_, DatabaseError>((jobs, began, sent.elapsed()))
+        let claimed = attempts::claim(&worker.pool, &worker.id, &worker.known_kinds, &queues).await?;
+        Ok::<_, DatabaseError>((claimed, began, sent.elapsed()))
     };
     match claimed.await {
         Ok((_, _, time)) if time > TOO_LATE => {
             tracing::warn!("a claim took too long; its jobs return to their queues");
             Vec::new()
         }
-        Ok((jobs, began, time)) => {
+        Ok((Claimed { jobs, unlent }, began, time)) => {
             lanes.took(time, jobs.len());
             for planned in std::mem::take(&mut unfinished.group) {
                 let of_queue: Vec<&ClaimedJob> = jobs
                     .iter()
                     .filter(|job| job.queue == planned.claim.queue)
                     .collect();
-                if let Some(look) = lanes.claimed(&planned, (time, jobs.len()), &of_queue, began) {
+                let may_lend = unlent.contains(&planned.claim.queue);
+                if let Some(look) = lanes.claimed(&planned, (time, jobs.len()), &of_queue, may_lend, began) {
                     tokio::spawn(look_for_earlier(Arc::clone(&worker), look));
                 }
             }

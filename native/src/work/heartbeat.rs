@@ -75,11 +75,11 @@ pub(super) fn end(reason: &str) -> ! {
     std::process::exit(FENCED_STATUS);
 }
 
-/// Registers the process and keeps sending heartbeats until it is stopped.
+/// Registers the process with its workers by queue, and those that may be lent, and keeps sending heartbeats until it is stopped.
 pub(super) async fn start(
     context: &Context,
     client_id: String,
-    pools: Value,
+    (pools, lends): (Value, Value),
     stopped: CancellationToken,
 ) -> Result<JoinHandle<()>, DatabaseError> {
     let mut heart = Heart {
@@ -89,7 +89,7 @@ pub(super) async fn start(
     };
     let sent = Instant::now();
     let id = heart.client_id.clone();
-    let timeline = processes::register(heart.client().await?, &id, &pools).await?;
+    let timeline = processes::register(heart.client().await?, &id, &pools, &lends).await?;
     let lease = Lease::new(sent);
     tokio::spawn(fence(lease.clone(), stopped.clone()));
     Ok(tokio::spawn(async move {

@@ -8,6 +8,9 @@
 //! Idle capacity may be lent on top of that (ADR-16): the default lane may use idle workers of the priority lane. This
 //! takes nothing from the priority lane: its jobs start as they arrive, next to the default jobs that still run on lent
 //! workers. Until those are done, the default lane starts no others.
+//!
+//! Workers that no job with a slot needs are lent to parked jobs of holders whose plan has a `burst`, except for the
+//! lane's headroom. While such jobs may wait, a queue is claimed as soon as one more of its workers may be lent.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,6 +31,10 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The pause after a failed claim.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// The pause after a claim that lent fewer workers than it might, although more jobs wait: another transaction has locked
+/// their holders.
+const LEND_PAUSE: Duration = Duration::from_millis(50);
 
 /// Maximum number of unsettled results per worker in a small pool. Beyond that, the workers wait for the database.
 const MAX_PER_WORKER: usize = 4;
@@ -51,11 +58,15 @@ struct State {
 struct Queue {
     lane: Lane,
     workers: usize,
+    /// Jobs without a slot start only while fewer jobs than this run.
+    lendable: usize,
     /// The queue with idle workers that this one may use.
     lender: Option<String>,
     running: usize,
     settling: usize,
     is_due: bool,
+    /// Whether more jobs may start on lent workers, and not before when.
+    may_lend: Option<Instant>,
     is_claiming: bool,
     /// Whether the last claim failed.
     has_failed: bool,
@@ -101,7 +112,9 @@ impl Lanes {
                 .find_map(|(lane, queue, _)| (lane == Lane::Priority).then_some(queue));
             for (lane, queue, workers) in service.queues() {
                 let lender = priority.clone().filter(|_| lends && lane == Lane::Default);
-                queues.insert(queue, Queue::new(lane, workers as usize, lender));
+                let mut new = Queue::new(lane, workers as usize, lender);
+                new.lendable = service.lendable(workers) as usize;
+                queues.insert(queue, new);
             }
         }
         Arc::new(Self {
@@ -172,7 +185,7 @@ impl Lanes {
         let rooms: Vec<(String, usize)> = state
             .queues
             .iter()
-            .filter(|(_, queue)| queue.is_due && !queue.is_claiming)
+            .filter(|(_, queue)| (queue.is_due || queue.may_lend.is_some()) && !queue.is_claiming)
             .map(|(name, queue)| (name.clone(), queue.room(&state.queues)))
             .collect();
         let mut planned = Vec::new();
@@ -180,11 +193,19 @@ impl Lanes {
             let Some(queue) = state.queues.get_mut(&name).filter(|_| room > 0) else {
                 continue;
             };
-            if now < queue.not_before {
-                wait = wait.min(queue.not_before - now);
+            let lend = queue.lendable.saturating_sub(queue.running).min(room);
+            let mut not_before = queue.not_before;
+            if !queue.is_due {
+                let Some(may_lend) = queue.may_lend.filter(|_| lend > 0) else {
+                    continue;
+                };
+                not_before = not_before.max(may_lend);
+            }
+            if now < not_before {
+                wait = wait.min(not_before - now);
                 continue;
             }
-            (queue.is_due, queue.is_claiming) = (false, true);
+            (queue.is_due, queue.may_lend, queue.is_claiming) = (false, None, true);
             let scope = queue.start.scope();
             let since = match scope {
                 Scope::From(since) => Some(since),
@@ -196,6 +217,7 @@ impl Lanes {
                     queue: name,
                     most,
                     since,
+                    lend: i32::try_from(lend).unwrap_or(i32::MAX),
                 },
                 scope,
                 has_failed: queue.has_failed,
@@ -209,13 +231,15 @@ impl Lanes {
         self.pace.took(time, jobs);
     }
 
-    /// Records a claim by a statement that took `time` and found `all` jobs, `jobs` of them in the queue. `began` is the
-    /// database's time when it began, if claims are slow. Returns a look that should start now.
+    /// Records a claim by a statement that took `time` and found `all` jobs, `jobs` of them in the queue. `may_lend`: whether
+    /// more may start on lent workers. `began` is the database's time when it began, if claims are slow. Returns a look that
+    /// should start now.
     pub(super) fn claimed(
         &self,
         planned: &Planned,
         (time, all): (Duration, usize),
         jobs: &[&ClaimedJob],
+        may_lend: bool,
         began: Option<Timestamp>,
     ) -> Option<Look> {
         let mut state = self.state.lock();
@@ -226,6 +250,8 @@ impl Lanes {
         queue.not_before = now + self.pace.cooldown(queue.lane);
         let is_full = i32::try_from(jobs.len()).is_ok_and(|found| found >= planned.claim.most);
         queue.is_due |= is_full;
+        let has_lent = i32::try_from(jobs.len()).is_ok_and(|found| found >= planned.claim.lend);
+        queue.may_lend = may_lend.then_some(if has_lent { now } else { now + LEND_PAUSE });
         let until = began.map(|began| match is_full {
             true => claimed_until(jobs, began),
             false => began,
@@ -285,10 +311,12 @@ impl Queue {
         Self {
             lane,
             workers,
+            lendable: 0,
             lender,
             running: 0,
             settling: 0,
             is_due: true,
+            may_lend: None,
             is_claiming: false,
             has_failed: false,
             not_before: now,

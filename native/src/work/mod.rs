@@ -236,11 +236,24 @@ async fn work(
         .map(|(_, queue, size)| (queue, size.into()))
         .chain([(DELIVERY_POOL.to_owned(), delivery_workers.into())])
         .collect();
+    let lends: serde_json::Map<_, _> = services
+        .iter()
+        .flat_map(|service| {
+            service
+                .queues()
+                .map(|(_, queue, size)| (queue, service.lendable(size).into()))
+        })
+        .collect();
     let slots: u32 = services.iter().flat_map(|service| service.pools).sum();
     let lanes = Lanes::new(services, context.settings.lend_idle_workers);
     let pool = context.database.pool(10.min(slots as usize + 4));
     touch_queues(&pool, &lanes.names()).await?;
-    let heart = heartbeat::start(context, id.to_owned(), pools.into(), stopped.clone());
+    let heart = heartbeat::start(
+        context,
+        id.to_owned(),
+        (pools.into(), lends.into()),
+        stopped.clone(),
+    );
     tasks.push(heart.await?);
     let listener = notifications::listen(context).await?;
     let worker = Arc::new(Worker::new(context, id.to_owned(), lanes, pool));

@@ -1,5 +1,6 @@
 //! Notifies workers of available jobs whose transactions did not notify them. These are jobs that other programs
-//! submitted or promoted by SQL, deliveries of events, and jobs that were taken over.
+//! submitted or promoted by SQL, deliveries of events, and jobs that were taken over. Also of parked jobs that lent
+//! workers could start.
 //!
 //! The process that runs maintenance looks for all processes.
 
@@ -16,7 +17,7 @@ use crate::context::Context;
 /// After a look that found jobs. Workers claim them in the meantime.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Before the next notification of a queue with the same first job: its workers cannot claim it, or are not running.
+/// Before the next notification of a queue with the same mark: its workers cannot claim it, or are not running.
 const REPEAT_PAUSE: Duration = Duration::from_secs(1);
 
 /// After an error of the database.
@@ -62,22 +63,19 @@ async fn look(client: &PreparedClient) -> Result<Vec<UnclaimedQueue>, DatabaseEr
     Ok(looked.map_err(|_| DatabaseError::Timeout(TIMEOUT))??)
 }
 
-/// The recent notifications: by queue, its first job then, and when.
+/// The recent notifications: by queue, its mark then, and when.
 #[derive(Default)]
 struct Notified(HashMap<String, (i64, Instant)>);
 
 impl Notified {
-    /// The queues to notify. Each is notified once for the same first job within [`REPEAT_PAUSE`].
+    /// The queues to notify. Each is notified once for the same mark within [`REPEAT_PAUSE`].
     fn select(&mut self, unclaimed: Vec<UnclaimedQueue>, now: Instant) -> Vec<String> {
         self.0.retain(|_, (_, at)| now < *at + REPEAT_PAUSE);
-        let first_jobs: BTreeMap<String, i64> = unclaimed
-            .into_iter()
-            .map(|one| (one.queue, one.first_job))
-            .collect();
-        let is_new = |(queue, job): &(String, i64)| self.0.get(queue).is_none_or(|(known, _)| known != job);
-        let new: Vec<_> = first_jobs.into_iter().filter(is_new).collect();
+        let marks: BTreeMap<String, i64> = unclaimed.into_iter().map(|one| (one.queue, one.mark)).collect();
+        let is_new = |(queue, mark): &(String, i64)| self.0.get(queue).is_none_or(|(known, _)| known != mark);
+        let new: Vec<_> = marks.into_iter().filter(is_new).collect();
         self.0
-            .extend(new.iter().map(|(queue, job)| (queue.clone(), (*job, now))));
+            .extend(new.iter().map(|(queue, mark)| (queue.clone(), (*mark, now))));
         new.into_iter().map(|(queue, _)| queue).collect()
     }
 }
@@ -89,9 +87,9 @@ mod tests {
     #[test]
     fn a_queue_is_notified_once_a_second_for_the_same_job() {
         let (mut notified, start) = (Notified::default(), Instant::now());
-        let mut select = |first_job, after| {
+        let mut select = |mark, after| {
             let queue = "analysis_default".to_owned();
-            let found = vec![UnclaimedQueue { queue, first_job }];
+            let found = vec![UnclaimedQueue { queue, mark }];
             notified.select(found, start + Duration::from_millis(after)).len()
         };
         assert_eq!(select(7, 0), 1);

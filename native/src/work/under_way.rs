@@ -275,6 +275,7 @@ mod tests {
             attempted_at: Timestamp::UNIX_EPOCH,
             key: uuid::Uuid::nil(),
             found: None,
+            is_lent: false,
         }
     }
 

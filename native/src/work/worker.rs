@@ -264,7 +264,7 @@ impl Worker {
         let fairness = &self.context.settings.fairness;
         let holds = job.found.map(|found| found.holds);
         if fairness.enabled && holds == Some(Holds::Slot) {
-            record_wake(job);
+            record_start(job);
             return Ok(Entry::Runs);
         }
         let meter = match holds {
@@ -370,10 +370,12 @@ fn user_id(job: &ClaimedJob) -> Option<String> {
     args.user_id.filter(|user| !user.is_empty())
 }
 
-/// The time that a freed slot was unused: from the promotion, which makes the job available after it was created, to
+/// Counts a start with a slot, and records the time that a freed slot was unused: from the promotion, which makes the job available after it was created, to
 /// its claim. Both times are by the database's clock. Later attempts may have kept the slot of the previous one.
-fn record_wake(job: &ClaimedJob) {
-    if job.claims <= 1 && job.scheduled_at > job.created_at {
+fn record_start(job: &ClaimedJob) {
+    let slot = if job.is_lent { "lent" } else { "own" };
+    metrics::counter!("weir_starts_total", "slot" => slot).increment(1);
+    if job.claims <= 1 && !job.is_lent && job.scheduled_at > job.created_at {
         let idle = job.attempted_at.duration_since(job.scheduled_at).as_secs_f64();
         metrics::histogram!("weir_wake_duration_seconds").record(idle.max(0.0));
     }

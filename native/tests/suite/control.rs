@@ -397,12 +397,20 @@ async fn overrides_apply_everywhere_until_they_expire() {
     assert_eq!(submit().await, 429);
     let over = json!({ "slots": 2, "expires_at": Timestamp::now() });
     assert_eq!(backend.put(&path, &over).await.status, 422);
-    let wanted = json!({ "limits": { "month": 53 }, "slots": 2 });
+    for burst in [0, 1, 1_000_001] {
+        let low = json!({ "slots": 2, "burst": burst });
+        assert_eq!(backend.put(&path, &low).await.status, 422, "{burst}");
+    }
+    assert_eq!(backend.put(&path, &json!({ "burst": 9 })).await.status, 200);
+    let wanted = json!({ "limits": { "month": 53 }, "slots": 2, "burst": 3 });
     let answer = backend.put(&path, &wanted).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     let analysis = &answer.body["meters"]["analysis"];
     assert_eq!(analysis["windows"][0]["limit"], 53);
-    assert_eq!(analysis["slots"]["limit"], 2);
+    assert_eq!(
+        (&analysis["slots"]["limit"], &analysis["slots"]["burst"]),
+        (&json!(2), &json!(3))
+    );
     assert_eq!(analysis["overrides"]["limits"], json!({ "month": 53 }));
     assert_eq!(weir.quota(who, "analysis").await["limit"], 53);
     for status in [202, 202, 202, 429] {

@@ -138,7 +138,8 @@ name = "meters"
 name = "hobby"
 lane = "scheduled"
 slots = 0
-services = { render = 2, mail = 1 }
+burst = 10001
+services = { render = { slots = 2, burst = 1 }, mail = 1 }
 limits = { Renders = { month = -1, day = 1000000000000000 }, videos = 3 }
 retention_days = 0
 
@@ -146,6 +147,7 @@ retention_days = 0
 name = "anonymous"
 lane = "priority"
 slots = 1
+burst = 0
 limits = { Renders = { fortnight = 1 } }
 soft = { Renders = 9 }
 
@@ -158,6 +160,7 @@ workers = "RENDER"
 priority_workers = 1
 default_workers = 1
 scheduled_workers = 1
+headroom = 10001
 timeout = "1m"
 max_attempts = 1
 handler = { type = "exec", command = ["true"] }

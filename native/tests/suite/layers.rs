@@ -347,6 +347,7 @@ const BENCH: &[&str] = &[
     "work",
     "crash",
     "fairness",
+    "share",
     "faults",
     "path::edge",
     "path::connection",

@@ -17,6 +17,7 @@ mod audit;
 mod batch;
 mod beside;
 mod billing_story;
+mod burst;
 mod catalogue;
 mod claims;
 mod client_packages;

@@ -340,9 +340,14 @@ async fn a_process_with_jobs_does_not_deregister() {
     let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
     let client = weir.client().await;
-    processes::register(&client, "weir_stopping", &serde_json::json!({}))
-        .await
-        .unwrap();
+    processes::register(
+        &client,
+        "weir_stopping",
+        &serde_json::json!({}),
+        &serde_json::json!({}),
+    )
+    .await
+    .unwrap();
     client
         .execute(
             "UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_stopping}', \

@@ -240,6 +240,7 @@ async fn extend_stops_at_the_ceiling_and_overrides_are_hard() {
         Override {
             limits: [(Span::Month, Some(1))].into(),
             slots: None,
+            burst: None,
             expires_at: None,
         },
     );

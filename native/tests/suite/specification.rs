@@ -256,3 +256,90 @@ async fn the_database_decides_as_the_specification_does() {
     }
     weir.end().await;
 }
+
+/// An account that idle workers may be lent to.
+struct Borrower {
+    user: Uuid,
+    slots: u32,
+    burst: u32,
+    slots_in_use: u32,
+    parked: u32,
+}
+
+impl Borrower {
+    fn room(&self) -> u32 {
+        self.parked.min(self.burst.saturating_sub(self.slots_in_use))
+    }
+}
+
+/// Accounts with random slots and waiting jobs, to which idle workers are lent twice.
+async fn lending(rng: &mut StdRng, client: &Client) {
+    // Only this sequence's accounts can borrow.
+    let mut setup = "UPDATE plan_limits SET burst = NULL;".to_owned();
+    let mut accounts = Vec::new();
+    for _ in 0..rng.random_range(1..6) {
+        let user = Uuid::new_v4();
+        let slots = rng.random_range(1..4);
+        let burst = slots + rng.random_range(0..6);
+        let jobs = rng.random_range(1..9);
+        setup += &format!(
+            "INSERT INTO subscription_plans (tier) VALUES ('{user}'); \
+             INSERT INTO plan_limits (plan_id, event_type, slots, burst) \
+                 SELECT id, 'analysis', {slots}, {burst} FROM subscription_plans WHERE tier = '{user}'; \
+             SELECT create_users('{{{user}}}', '{{NULL}}', '{user}');"
+        );
+        let slots_in_use = promotions(Some(slots), 0, jobs);
+        accounts.push(Borrower {
+            user,
+            slots,
+            burst,
+            slots_in_use,
+            parked: jobs - slots_in_use,
+        });
+    }
+    client.batch_execute(&setup).await.unwrap();
+    for account in &accounts {
+        let jobs = account.slots_in_use + account.parked;
+        submit(client, account.user, &vec![(1, false); jobs as usize]).await;
+    }
+    for _ in 0..2 {
+        let idle: u32 = rng.random_range(1..8);
+        let room: u32 = accounts.iter().map(Borrower::room).sum();
+        let lend = "SELECT coalesce(cardinality(jobs), 0), has_more \
+                    FROM lend_jobs('w', '{analysis:analyze}', 'analysis_default', $1)";
+        let row = client.query_one(lend, &[&idle.cast_signed()]).await.unwrap();
+        assert_eq!(row.get::<_, i32>(0).unsigned_abs(), room.min(idle));
+        assert_eq!(row.get::<_, bool>(1), room > idle);
+        let mut borrowers = Vec::new();
+        for (n, account) in accounts.iter_mut().enumerate() {
+            let in_use =
+                "SELECT slots_in_use, parked FROM holders WHERE holder = $1 AND event_type = 'analysis'";
+            let row = client.query_one(in_use, &[&account.user]).await.unwrap();
+            let [slots_in_use, parked] = [0, 1].map(|n| row.get::<_, i32>(n).unsigned_abs());
+            assert_eq!(slots_in_use + parked, account.slots_in_use + account.parked);
+            assert!(slots_in_use <= account.burst);
+            if slots_in_use > account.slots_in_use {
+                borrowers.push(n);
+            }
+            (account.slots_in_use, account.parked) = (slots_in_use, parked);
+        }
+        // Before its last worker, a borrower had no more jobs for its slots than anyone who could have had it.
+        for one in borrowers.into_iter().map(|n| &accounts[n]) {
+            for other in accounts.iter().filter(|other| other.room() > 0) {
+                assert!((one.slots_in_use - 1) * other.slots <= other.slots_in_use * one.slots);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_workers_are_lent_as_specified() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    for seed in 0..CASES {
+        eprintln!("seed {seed}");
+        lending(&mut StdRng::seed_from_u64(seed), &client).await;
+    }
+    assert_eq!(weir.complaints().await, Vec::<String>::new());
+    weir.abandon().await;
+}

@@ -340,6 +340,7 @@ async fn a_lowered_limit_may_be_reached_by_earlier_usage() {
     let own = Override {
         limits: [(Span::Month, Some(33))].into(),
         slots: None,
+        burst: None,
         expires_at: None,
     };
     control::set_override(&mut client, "shell:test", &account, "analysis", &own)
@@ -534,6 +535,7 @@ async fn a_raised_limit_emits_its_threshold_again() {
         let own = Override {
             limits: [(Span::Month, Some(most))].into(),
             slots: None,
+            burst: None,
             expires_at: None,
         };
         control::set_override(&mut client, "shell:test", &account, "analysis", &own)

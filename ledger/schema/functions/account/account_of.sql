@@ -14,6 +14,7 @@
 -- - capacity: the amount that can be added before a sum overflows.
 -- - plan_left: what is left of the month's limit, negative when it is exceeded. Null is unlimited.
 -- - slots_now: the slots in force.
+-- - burst: as in plan_of.
 --
 -- One SELECT, not STRICT and without SET, so that the planner inlines it and computes only the columns that the caller
 -- reads. Pass no volatile expression.
@@ -30,7 +31,7 @@ RETURNS TABLE (tier text, lane text, slots int, own_slots int, attributes subscr
                granted bigint, grant_ids uuid[], grant_amounts bigint[], grant_ends timestamptz[], grant_starts timestamptz[],
                short_spans text[], short_limits bigint[], short_ceilings bigint[], short_used bigint[], short_reserved bigint[],
                spans text[], starts timestamptz[], ends timestamptz[], limits bigint[], ceilings bigint[], used_in bigint[],
-               reserved_in bigint[], room numeric, capacity numeric, plan_left numeric, slots_now bigint)
+               reserved_in bigint[], room numeric, capacity numeric, plan_left numeric, slots_now bigint, burst int)
 LANGUAGE sql STABLE ROWS 1 AS $$
     SELECT plan.tier, plan.lane, plan.slots, plan.own_slots, plan.attributes, plan.counted,
            coalesce(of_month, period.period_start), period.period_end, plan.month, plan.month_ceiling,
@@ -57,7 +58,8 @@ LANGUAGE sql STABLE ROWS 1 AS $$
            plan.month - (coalesce(b.used, 0)::numeric + coalesce(b.reserved, 0) - coalesce(b.from_grants, 0)),
            CASE WHEN t.counts_slots
                 THEN slot_limit(plan.tier, plan.own_slots, (t.slots_of_plans ->> plan.tier)::bigint, plan.slots, t.anonymous_slots)
-                ELSE 2147483647 END
+                ELSE 2147483647 END,
+           plan.burst
     FROM weir_settings t
     CROSS JOIN plan_of(of_user, meter, at) plan
     CROSS JOIN LATERAL billing_period(plan.anchor, coalesce(of_month, at)) period

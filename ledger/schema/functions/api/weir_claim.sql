@@ -8,10 +8,12 @@
 -- |---|---|
 -- | `queue` | one of the service's queues |
 -- | `worker` | the process. No other process has the same name: 1 to 100 letters, digits, `.`, `_` and `-`, not starting with `weir_` |
--- | `most` | 1 to 1000 jobs. Default: 1 |
+-- | `most` | 1 to 1000 jobs, usually the number of the worker's idle handlers. Default: 1 |
+-- | `headroom` | how many of these are not lent to jobs over their user's slots, so that a user whose slots are free finds an idle worker. Default: 1 |
 --
 -- A job needs a slot if its arguments name a user. A job without a user (`user_id` absent, empty or not a text) needs
--- none. A paused queue returns no jobs.
+-- none. If too few jobs have a slot, parked jobs of users whose plan has a `burst` start too. A paused queue returns no
+-- jobs.
 --
 -- `holder` is the account, null for a job of another program. `key` is the same for all attempts at a job, and no other
 -- job has it in any copy of the database: pass it to other systems as an idempotency key.
@@ -24,7 +26,7 @@
 -- Cost: as claim_jobs(), one look-up and, if there are jobs, one write.
 --
 -- Callers: other languages, as role weir_worker.
-CREATE OR REPLACE FUNCTION weir_claim(queue text, worker text, most int DEFAULT 1)
+CREATE OR REPLACE FUNCTION weir_claim(queue text, worker text, most int DEFAULT 1, headroom int DEFAULT 1)
 RETURNS TABLE (job_id bigint, attempt int, kind text, args jsonb, created_at timestamptz, holder uuid, key uuid)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
@@ -34,12 +36,16 @@ AS $$
 BEGIN
     IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
         RAISE invalid_parameter_value USING MESSAGE = 'a worker can claim 1 to 1000 jobs at once';
+    ELSIF headroom IS NULL OR headroom < 0 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'headroom must be a whole number from 0';
     END IF;
     PERFORM require_worker_name(worker);
     RETURN QUERY
     SELECT c.job_id, c.attempt::int, c.kind, c.args::jsonb, c.created_at, c.holder, c.key
     FROM claim_jobs(worker, ARRAY(SELECT s.kind FROM weir_services s), true, ARRAY[queue], ARRAY[most],
-                    ARRAY[NULL::timestamptz]) c;
+                    ARRAY[NULL::timestamptz],
+                    ARRAY[most - headroom]) c
+    WHERE c.job_id IS NOT NULL;
     IF FOUND THEN
         PERFORM record_heartbeat(worker);
     END IF;

@@ -6,19 +6,23 @@
 -- | `worker` | the process that works the jobs |
 -- | `only_with_slot` | whether to leave jobs that name a user and have no slot, unless slots are not counted |
 -- | `queues`, `most`, `since` | the queues, and for each the maximum number of jobs, and the start in its order: of the first priority, only jobs that start at this time or later. Null: all jobs |
+-- | `lend` | for each queue, the number of jobs up to which parked jobs start if too few have a slot. Null: no parked jobs |
+--
+-- A row that has only a queue shows that more parked jobs may start there on lent workers.
 --
 -- Returns the jobs with their accounts, slots and quotas. A job that was settled and then made available again has an
 -- account and no reservation. A job of another program has neither. These are read after the claim: from then on, no
 -- other transaction changes them. `key` identifies the job outside of this database. After a failover or a restore,
 -- several jobs may have the same id. They differ in their creation time, and those of two users in their arguments.
--- Cost: one scan of River's index of available jobs for each queue, and for each job one update and two look-ups.
+-- Cost: one scan of River's index of available jobs for each queue, and for each job one update and two look-ups. With
+-- `lend`, one look-up, and as lend_jobs() for each queue with too few jobs.
 -- Callers: weir_claim; ledger/src/attempts/claims.rs.
 CREATE OR REPLACE FUNCTION claim_jobs(worker text, kinds text[], only_with_slot boolean, queues text[], most int[],
-                                      since timestamptz[])
+                                      since timestamptz[], lend int[] DEFAULT NULL)
 RETURNS TABLE (job_id bigint, attempt smallint, max_attempts smallint, claim text, claims int, errors int, last_error_at text,
                kind text, queue text, priority smallint, args text, request_id text, traceparent text,
                created_at timestamptz, scheduled_at timestamptz, attempted_at timestamptz,
-               holder uuid, user_id uuid, meter usage_event_type, has_reservation boolean, has_slot boolean, key uuid)
+               holder uuid, user_id uuid, meter usage_event_type, has_reservation boolean, has_slot boolean, key uuid, is_lent boolean)
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
@@ -31,6 +35,11 @@ AS $$
 #variable_conflict use_column
 DECLARE
     claimed bigint[];
+    claimed_from text[];
+    one record;
+    lent record;
+    all_lent bigint[] := '{}';
+    unlent text[];
 BEGIN
     WITH picked AS MATERIALIZED (
         SELECT p.id
@@ -60,9 +69,25 @@ BEGIN
                 || claim_jobs.worker
         FROM picked p
         WHERE j.id = p.id
-        RETURNING j.id
+        RETURNING j.id, j.queue
     )
-    SELECT array_agg(s.id) INTO claimed FROM started s;
+    SELECT array_agg(s.id), array_agg(s.queue) INTO claimed, claimed_from FROM started s;
+    IF lend IS NOT NULL AND EXISTS (SELECT FROM waiting_accounts) THEN
+        FOR one IN
+            SELECT u.queue, u.lend - c.n AS n
+            FROM unnest(claim_jobs.queues, claim_jobs.most, claim_jobs.lend) AS u (queue, most, lend)
+            CROSS JOIN LATERAL (SELECT coalesce(cardinality(array_positions(claimed_from, u.queue)), 0) AS n) c
+            WHERE u.most > c.n
+              AND NOT EXISTS (SELECT 1 FROM river_queue r WHERE r.name IN (u.queue, '*') AND r.paused_at IS NOT NULL)
+        LOOP
+            SELECT * INTO lent FROM lend_jobs(worker, kinds, one.queue, one.n);
+            all_lent := all_lent || coalesce(lent.jobs, '{}');
+            IF lent.has_more THEN
+                unlent := unlent || one.queue;
+            END IF;
+        END LOOP;
+        claimed := claimed || all_lent;
+    END IF;
     IF claimed IS NULL THEN
         RETURN;
     END IF;
@@ -76,7 +101,8 @@ BEGIN
            coalesce(r.holder, s.holder), coalesce(r.user_id, s.user_id),
            coalesce(r.event_type, s.event_type), r.job_id IS NOT NULL, coalesce(r.admitted_at IS NOT NULL, false),
            left(encode(sha256(convert_to(concat_ws('/', t.address_namespace, j.id, extract(epoch FROM j.created_at), j.kind,
-                                                   j.args), 'UTF8')), 'hex'), 32)::uuid
+                                                   j.args), 'UTF8')), 'hex'), 32)::uuid,
+           j.id = ANY (all_lent)
     FROM unnest(claimed) WITH ORDINALITY AS c (id, n)
     CROSS JOIN LATERAL (SELECT * FROM river_job k WHERE k.id = c.id OFFSET 0) j
     LEFT JOIN LATERAL (SELECT * FROM quota_reservations q WHERE q.job_id = c.id OFFSET 0) r ON true
@@ -85,5 +111,10 @@ BEGIN
     ) s ON true
     CROSS JOIN weir_settings t
     ORDER BY j.priority, j.scheduled_at, j.id;
+    IF unlent IS NOT NULL THEN
+        FOREACH queue IN ARRAY unlent LOOP
+            RETURN NEXT;
+        END LOOP;
+    END IF;
 END
 $$;

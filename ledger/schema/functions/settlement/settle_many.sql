@@ -15,6 +15,7 @@
 -- | `fenced_out` | the attempt is not the job's current one |
 -- | `locked` | with the holder |
 -- | `promoted` | a parked job that is available now, and its queue. Workers are not notified |
+-- | `lendable` | a queue whose idle workers may be lent to one of the accounts (see lend_jobs) |
 --
 -- At most 1000 jobs are promoted in one call, and the next one continues: lifting a limit may free all of them at once.
 -- They become available at the tail of the lane of their holder's current plan. The accounts are written before
@@ -50,6 +51,7 @@ DECLARE
     a_slots int[];
     a_parked int[];
     a_limits int[];
+    a_bursts int[];
     a_lanes text[];
     s settlement[];
     charged_jobs bigint[];
@@ -59,6 +61,10 @@ DECLARE
     unparked int;
     n int;
     promotes int := 0;
+    -- The accounts that idle workers may be lent to.
+    l_holders uuid[];
+    l_meters text[];
+    l_lanes text[];
     -- The changed accounts.
     h_holders uuid[] := '{}';
     h_meters text[] := '{}';
@@ -86,9 +92,10 @@ BEGIN
     ) w;
     SELECT array_agg(h.holder), array_agg(h.event_type::text), array_agg(h.slots_in_use), array_agg(h.parked),
            array_agg(CASE WHEN h.parked > 0 THEN slots_in_force(h.user_id, p.tier, p.slots, p.own_slots) END),
+           array_agg(p.burst),
            -- A client address has no plan.
            array_agg(coalesce(p.lane, 'default'))
-    INTO a_holders, a_meters, a_slots, a_parked, a_limits, a_lanes
+    INTO a_holders, a_meters, a_slots, a_parked, a_limits, a_bursts, a_lanes
     FROM lock_accounts(of_holders, meters, skips_locked) h
     LEFT JOIN LATERAL plan_of(h.user_id, h.event_type, now()) p ON h.user_id IS NOT NULL AND h.parked > 0;
 
@@ -232,6 +239,11 @@ BEGIN
             -- None while more slots are in use than a lowered limit allows.
             n := greatest(least(a_parked[i] - unparked, a_limits[i]::bigint - (a_slots[i] - freed), max_promoted - promotes), 0);
         END IF;
+        IF a_parked[i] - unparked - n > 0 AND a_bursts[i] > greatest(a_limits[i], a_slots[i] - freed + n) THEN
+            l_holders := l_holders || a_holders[i];
+            l_meters := l_meters || a_meters[i];
+            l_lanes := l_lanes || a_lanes[i];
+        END IF;
         IF freed <> 0 OR unparked <> 0 OR n > 0 THEN
             promotes := promotes + n;
             h_holders := h_holders || a_holders[i];
@@ -310,6 +322,10 @@ BEGIN
     SELECT array_agg(p.job_id), array_agg(p.lane), array_agg(p.holder), array_agg(p.user_id), array_agg(p.meter::text)
     INTO p_jobs, p_lanes, p_holders, p_users, p_meters
     FROM picked p;
+    IF l_holders IS NOT NULL THEN
+        INSERT INTO waiting_accounts (holder, event_type) SELECT * FROM unnest(l_holders, l_meters)
+        ON CONFLICT DO NOTHING;
+    END IF;
 
     -- Triggers of other programs run here. The rows that they write count as any other's.
     PERFORM set_config('weir.counters', '', true);
@@ -344,6 +360,13 @@ BEGIN
         WHERE j.ctid = p.place
         RETURNING 'promoted', j.id, NULL::bigint, p.holder, p.user_id, p.meter, NULL::bigint, NULL, NULL, j.queue,
                   j.attempt;
+    END IF;
+    IF l_holders IS NOT NULL THEN
+        RETURN QUERY
+        SELECT DISTINCT 'lendable', NULL::bigint, NULL::bigint, NULL::uuid, NULL::uuid, NULL, NULL::bigint, NULL, NULL,
+               v.name || '_' || u.lane, NULL::smallint
+        FROM unnest(l_meters, l_lanes) AS u (meter, lane)
+        JOIN weir_services v ON v.event_type = u.meter;
     END IF;
     PERFORM set_config('weir.counters', 'kept', true);
     DELETE FROM quota_reservations r WHERE r.job_id = ANY (ARRAY(SELECT u.job_id FROM unnest(s) u WHERE u.ends));

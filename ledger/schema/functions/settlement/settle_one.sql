@@ -15,7 +15,7 @@ BEGIN
     PERFORM lock_holder_of_job(job);
     SELECT s.outcome, s.charged INTO settle_one.outcome, settle_one.charged
     FROM settle_many(ARRAY[ROW(job, number, NULL, used, output)::ended_attempt], false, '{}', '{}', '{}') s
-    WHERE s.outcome <> 'promoted';
+    WHERE s.outcome NOT IN ('promoted', 'lendable');
     IF outcome = 'locked' THEN
         RAISE serialization_failure USING
             MESSAGE = format('another transaction assigned job %s to another holder', job), HINT = 'retry the transaction';

@@ -133,6 +133,9 @@ BEGIN
         changes = h.changes + 1
     WHERE h.ctid = (SELECT k.ctid FROM holders k WHERE k.holder = of_holder AND k.event_type = meter
                     ORDER BY k.generation DESC LIMIT 1);
+    IF NOT has_slot AND a.burst > a.slot_limit THEN
+        INSERT INTO waiting_accounts (holder, event_type) VALUES (of_holder, meter) ON CONFLICT DO NOTHING;
+    END IF;
     -- Triggers of other programs run here. The rows that they write count as any other's.
     PERFORM set_config('weir.counters', '', true);
     IF NOT has_slot AND of_attempt IS NULL THEN

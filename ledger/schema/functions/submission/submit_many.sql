@@ -8,7 +8,8 @@
 --
 -- The outcomes are those of weir_submit, and `scheduled` for a parked job with a start time. A row has the account's
 -- windows, the month first, as they were before all submissions. `added` and `drawn` are the amounts that this
--- submission and the ones before it reserved, and drew on grants. `full_spans` are the windows without room. If another
+-- submission and the ones before it reserved, and drew on grants. `full_spans` are the windows without room.
+-- `is_lendable`: idle workers of the queue may be lent to the parked job. If another
 -- transaction has just used the idempotency key of a single submission, a second row has the decision.
 --
 -- The accounts are written before river_job, because a trigger of another program there may submit jobs itself.
@@ -20,7 +21,7 @@ CREATE OR REPLACE FUNCTION submit_many(submissions submission[], locking text, a
 RETURNS TABLE (member int, outcome text, job_id bigint, queue text, created_at timestamptz, reserved bigint,
                added bigint, drawn bigint, full_spans text[], tier text, max_waiting int, at timestamptz, spans text[],
                starts timestamptz[], ends timestamptz[], limits bigint[], ceilings bigint[], used_in bigint[],
-               reserved_in bigint[], from_grants bigint, granted bigint)
+               reserved_in bigint[], from_grants bigint, granted bigint, is_lendable boolean)
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
@@ -80,6 +81,9 @@ DECLARE
     h_parked int[] := '{}';
     h_limits int[] := '{}';
     h_first bigint[] := '{}';
+    -- The accounts that idle workers may be lent to.
+    l_holders uuid[];
+    l_meters text[];
     w_users uuid[] := '{}';
     w_meters text[] := '{}';
     w_spans text[] := '{}';
@@ -104,7 +108,7 @@ BEGIN
             SELECT u.ordinality::int, 'locked', NULL::bigint, NULL::text, NULL::timestamptz, NULL::bigint, NULL::bigint,
                    NULL::bigint, NULL::text[], NULL::text, NULL::int, NULL::timestamptz, NULL::text[],
                    NULL::timestamptz[], NULL::timestamptz[], NULL::bigint[], NULL::bigint[], NULL::bigint[],
-                   NULL::bigint[], NULL::bigint, NULL::bigint
+                   NULL::bigint[], NULL::bigint, NULL::bigint, NULL::boolean
             FROM unnest(submissions) WITH ORDINALITY u
             WHERE NOT EXISTS (SELECT FROM lock_accounts(ARRAY[u.holder], ARRAY[u.meter], true));
             RETURN;
@@ -185,6 +189,7 @@ BEGIN
         queue := NULL;
         created_at := NULL;
         full_spans := NULL;
+        is_lendable := false;
         -- Without a user there is no plan and no quota, so the job holds only a slot.
         reserved := CASE WHEN s.user_id IS NULL THEN 0 ELSE s.amount END;
         waits := s.run_at IS NOT NULL OR a.parked + n_parked > 0 OR a.slots_in_use + n_slots >= a.slot_limit;
@@ -240,6 +245,7 @@ BEGIN
                 n_scheduled := n_scheduled + 1;
             ELSIF waits THEN
                 outcome := 'parked';
+                is_lendable := coalesce(a.slots_in_use + n_slots + a.parked + n_parked < a.burst, false);
                 n_parked := n_parked + 1;
                 first_parked := coalesce(first_parked, job_id);
             ELSE
@@ -282,6 +288,10 @@ BEGIN
             h_parked := h_parked || n_parked;
             h_limits := h_limits || a.slot_limit::int;
             h_first := h_first || first_parked;
+        END IF;
+        IF s.is_last AND n_parked > 0 AND a.burst > a.slot_limit THEN
+            l_holders := l_holders || s.holder;
+            l_meters := l_meters || s.meter;
         END IF;
         IF s.is_last AND added > 0 THEN
             FOR i IN 1 .. cardinality(spans) LOOP
@@ -384,6 +394,10 @@ BEGIN
                 AS u (holder, meter, slots, parked, slot_limit, first_parked)
         ) d
         WHERE h.ctid = d.place;
+    END IF;
+    IF l_holders IS NOT NULL THEN
+        INSERT INTO waiting_accounts (holder, event_type) SELECT * FROM unnest(l_holders, l_meters)
+        ON CONFLICT DO NOTHING;
     END IF;
     IF cardinality(w_users) > 0 THEN
         WITH wanted AS MATERIALIZED (

@@ -5,6 +5,7 @@ SELECT s.job_id AS id, j.kind, j.state, j.queue, j.attempt, j.max_attempts, j.cr
        r.parked_at IS NOT NULL AS parked,
        CASE WHEN (r.progress ->> 'attempt')::int = j.attempt AND j.state = 'running'
             THEN r.progress - 'attempt' END AS progress,
+       j.lent,
        coalesce(r.reserved_amount, 0) AS reserved, r.job_id IS NULL AS settled,
        coalesce(u.quota_amount, 0) AS charged,
        (SELECT t.tier FROM tier_of(s.user_id, now()) t) AS tier
@@ -17,12 +18,13 @@ CROSS JOIN LATERAL (
            attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) AS attempted_at,
            j.finalized_at,
            j.scheduled_at > now() AS later,
+           j.state = 'running' AND coalesce(j.metadata ->> 'weir:lent' = j.attempt::text, false) AS lent,
            error_of(j.metadata, j.errors) AS error
     FROM river_job j
     WHERE j.id = s.job_id
     UNION ALL
     -- River has deleted the job, and the plan keeps it.
-    SELECT f.kind, f.state, f.queue, f.attempt, f.max_attempts, f.created_at, f.attempted_at, f.finalized_at, false, f.error
+    SELECT f.kind, f.state, f.queue, f.attempt, f.max_attempts, f.created_at, f.attempted_at, f.finalized_at, false, false, f.error
     FROM finished_jobs f
     WHERE f.job_id = s.job_id AND NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = s.job_id)
 ) j

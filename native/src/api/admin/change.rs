@@ -117,9 +117,12 @@ pub(super) struct WantedOverride {
     #[serde(default)]
     #[schema(value_type = BTreeMap<String, Option<i64>>)]
     limits: BTreeMap<Span, Option<i64>>,
-    /// The maximum number of running jobs. Default: the plan's.
+    /// The number of jobs at once, however busy the workers are. Default: the plan's.
     #[schema(minimum = 1, maximum = 1_000_000)]
     slots: Option<u32>,
+    /// The number of jobs at once on workers that would be idle, at least `slots`. Default: the plan's.
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    burst: Option<u32>,
     /// When it expires. Default: never.
     expires_at: Option<Timestamp>,
 }
@@ -154,6 +157,7 @@ pub(super) async fn put_override(
     let wanted = Override {
         limits: wanted.limits,
         slots: wanted.slots,
+        burst: wanted.burst,
         expires_at: wanted.expires_at,
     };
     api.changes

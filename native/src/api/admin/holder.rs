@@ -147,6 +147,8 @@ pub(super) struct SlotsView {
     in_use: i64,
     /// The number of slots; null if they are not limited.
     limit: Option<i64>,
+    /// The number of jobs at once on workers that would be idle; null if it is not more than the slots.
+    burst: Option<i64>,
 }
 
 /// Limits and slots of one holder.
@@ -157,6 +159,8 @@ pub(super) struct OverrideView {
     limits: BTreeMap<weir_policy::span::Span, Option<i64>>,
     /// The number of slots; null is the plan's.
     slots: Option<u32>,
+    /// The number of jobs at once on workers that would be idle; null is the plan's.
+    burst: Option<u32>,
     /// When it expires.
     expires_at: Option<Timestamp>,
 }
@@ -222,11 +226,13 @@ pub async fn holder_view(
             slots: SlotsView {
                 in_use: of_meter.map_or(0, |of| of.slots_in_use),
                 limit: meter.slot_limit,
+                burst: meter.burst,
             },
             parked: of_meter.map_or(0, |of| of.parked),
             overrides: overrides.map(|one| OverrideView {
                 limits: one.limits,
                 slots: one.slots,
+                burst: one.burst,
                 expires_at: one.expires_at,
             }),
         };
