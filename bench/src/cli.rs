@@ -11,7 +11,7 @@ use weir::config::Settings;
 use crate::path::Part;
 use crate::peers::PeerPart;
 use crate::report::{Effort, Line};
-use crate::{fairness, faults, growth, languages, path, peers, reserve, work};
+use crate::{fairness, faults, growth, languages, path, peers, reserve, share, work};
 
 /// Measure Weir against bare River and other queues.
 ///
@@ -48,6 +48,8 @@ enum Benchmark {
     Work,
     /// The cost of a flood to other users, and how soon a freed slot is reused.
     Fairness,
+    /// Idle workers that are lent to jobs over their user's slots.
+    Share,
     /// The cost of some users' failures to the others.
     Faults,
     /// A job's whole path, from HTTP to its settlement.
@@ -98,6 +100,7 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
         Benchmark::Reserve => reserve::reserve(&settings, effort).await?,
         Benchmark::Work => work::work(&settings, effort).await?,
         Benchmark::Fairness => fairness::fairness(&settings, effort, &weir).await?,
+        Benchmark::Share => share::share(&settings, effort).await?,
         Benchmark::Faults => faults::faults(&settings, effort).await?,
         Benchmark::Path => path::path(&settings, effort, &weir).await?,
         Benchmark::Light => path::light::light(&settings, effort, &weir).await?,

@@ -34,9 +34,11 @@ const WARM_UP: usize = 20;
 /// Workers in the lane.
 const WORKERS: u32 = 5;
 
-/// Records when each job started and ended, by holder.
-#[derive(Default)]
-struct Diary(Mutex<HashMap<Uuid, Vec<(Instant, Instant)>>>);
+/// A handler that takes this long, and records when each job started and ended, by holder.
+pub(super) struct Diary {
+    takes: Duration,
+    entries: Mutex<HashMap<Uuid, Vec<(Instant, Instant)>>>,
+}
 
 #[async_trait]
 impl Handler for Diary {
@@ -46,9 +48,9 @@ impl Handler for Diary {
 
     async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
         let begun = Instant::now();
-        tokio::time::sleep(JOB).await;
+        tokio::time::sleep(self.takes).await;
         if let Some(holder) = attempt.holder {
-            let mut diary = self.0.lock();
+            let mut diary = self.entries.lock();
             diary.entry(holder.id).or_default().push((begun, Instant::now()));
         }
         Ok(Outcome {
@@ -60,8 +62,15 @@ impl Handler for Diary {
 }
 
 impl Diary {
-    fn of(&self, user: Uuid) -> Vec<(Instant, Instant)> {
-        let diary = self.0.lock();
+    pub(super) fn new(takes: Duration) -> Self {
+        Self {
+            takes,
+            entries: Mutex::default(),
+        }
+    }
+
+    pub(super) fn of(&self, user: Uuid) -> Vec<(Instant, Instant)> {
+        let diary = self.entries.lock();
         let mut entries = diary.get(&user).cloned().unwrap_or_default();
         entries.sort_unstable();
         entries
@@ -246,7 +255,7 @@ impl Scene {
 
     /// Starts workers, and waits until they work on the flood.
     async fn begin(&self, settings: &Settings, warm_up: usize) -> Result<Play, BenchError> {
-        let diary = Arc::new(Diary::default());
+        let diary = Arc::new(Diary::new(JOB));
         let context = self
             .stage
             .context(settings, WORKERS)?
@@ -273,7 +282,7 @@ struct Play {
 }
 
 /// From submission to start.
-async fn newcomer(reserver: &Reserver, diary: &Diary, user: Uuid) -> Result<Duration, BenchError> {
+pub(super) async fn newcomer(reserver: &Reserver, diary: &Diary, user: Uuid) -> Result<Duration, BenchError> {
     let submitted = Instant::now();
     reserver.submit(submission(user)).await?;
     loop {
@@ -363,7 +372,7 @@ async fn jain(settings: &Settings, stage: &Stage, effort: Effort) -> Result<Line
     for (place, user) in users.iter().enumerate() {
         fill(stage, &[*user], least + place * step).await?;
     }
-    let diary = Arc::new(Diary::default());
+    let diary = Arc::new(Diary::new(JOB));
     let context = stage
         .context(settings, WORKERS)?
         .with_handler(KIND, Arc::clone(&diary) as Arc<dyn Handler>);
@@ -379,9 +388,7 @@ async fn jain(settings: &Settings, stage: &Stage, effort: Effort) -> Result<Line
         .map(|(user, before)| count(user) - before)
         .collect();
     working.stop().await;
-    let sum: f64 = got.iter().sum();
-    let squares: f64 = got.iter().map(|got| got * got).sum();
-    let index = sum * sum / (got.len() as f64 * squares);
+    let index = jains_index(&got);
     Ok(Line {
         name: format!(
             "Jain's index over {} s, 50 users with unequal backlogs",
@@ -394,4 +401,11 @@ async fn jain(settings: &Settings, stage: &Stage, effort: Effort) -> Result<Line
         target: Some(">= 0.99".to_owned()),
         holds: Some(index >= 0.99),
     })
+}
+
+/// 1 when all got the same, and 1/n when one got everything.
+pub(super) fn jains_index(got: &[f64]) -> f64 {
+    let sum: f64 = got.iter().sum();
+    let squares: f64 = got.iter().map(|got| got * got).sum();
+    sum * sum / (got.len() as f64 * squares)
 }

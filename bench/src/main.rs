@@ -19,6 +19,7 @@ mod progress;
 mod proxy;
 mod report;
 mod reserve;
+mod share;
 mod stage;
 mod work;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::StatusCode;
-use riverqueue::{Client, Job, QueueConfig, WorkContext, WorkOutcome, Workers};
+use riverqueue::{Client, Job, QueueConfig, RunHandle, WorkContext, WorkOutcome, Workers};
 use tokio::net::TcpListener;
 use uuid::Uuid;
 
@@ -162,6 +162,31 @@ async fn with_river(stage: &Stage, workers: u32, count: &Count, effort: Effort) 
     let jobs = enough(workers, count.takes, effort);
     let jobs = fill_bare(stage, None, jobs, effort.filling()).await?;
     stage.tidy().await?;
+    let workers = bare_workers(stage, workers, count).await?;
+    let rate = counted(&count.done, effort.span, jobs).await;
+    workers.stop().await?;
+    rate
+}
+
+/// Workers of bare River.
+pub(super) struct BareWorkers {
+    run: RunHandle,
+    pool: sqlx::PgPool,
+}
+
+impl BareWorkers {
+    pub(super) async fn stop(mut self) -> Result<(), BenchError> {
+        self.run.stop_and_cancel().await?;
+        self.pool.close().await;
+        Ok(())
+    }
+}
+
+pub(super) async fn bare_workers(
+    stage: &Stage,
+    workers: u32,
+    count: &Count,
+) -> Result<BareWorkers, BenchError> {
     let pool = stage.database.river_pool(10)?;
     let counting = count.clone();
     let mut registered = Workers::new();
@@ -177,9 +202,6 @@ async fn with_river(stage: &Stage, workers: u32, count: &Count, effort: Effort) 
         .fetch_cooldown(FETCH_COOLDOWN)
         .queue("analysis_default", QueueConfig::new(workers as usize))
         .build()?;
-    let mut run = client.start()?;
-    let rate = counted(&count.done, effort.span, jobs).await;
-    run.stop_and_cancel().await?;
-    pool.close().await;
-    rate
+    let run = client.start()?;
+    Ok(BareWorkers { run, pool })
 }
