@@ -105,6 +105,8 @@ export interface WorkOptions {
   riverSchema?: string;
   /** Milliseconds between two checks for jobs without a notification. */
   poll?: number;
+  /** 0: also work jobs over their user's slots when this worker would be idle, if the plan has a burst. Default: 1. */
+  headroom?: number;
 }
 
 export type Handler = (sql: TransactionSql, job: Job) => Promise<Made>;
@@ -239,10 +241,19 @@ export class Weir {
     return outcome === "extended";
   }
 
-  /** Starts attempts at jobs. Then call `heartbeat` every two seconds, or others get the jobs after ten. */
-  async claim(sql: Sql, queue: string, worker: string, most = 1): Promise<Job[]> {
+  /**
+   * Starts attempts at jobs. All but `headroom` of them may be over their user's slots. Then call `heartbeat` every two
+   * seconds, or others get the jobs after ten.
+   */
+  async claim(sql: Sql, queue: string, worker: string, most = 1, headroom = 1): Promise<Job[]> {
     const columns = ["job_id", "attempt", "kind", "args", "created_at", "holder", "key"];
-    const rows = await this.#call(sql, columns, "weir_claim", [queue, "text"], [worker, "text"], [most, "int"]);
+    const parameters: Parameter[] = [
+      [queue, "text"],
+      [worker, "text"],
+      [most, "int"],
+      [headroom, "int"],
+    ];
+    const rows = await this.#call(sql, columns, "weir_claim", ...parameters);
     return rows.map(([id, attempt, kind, args, createdAt, holder, key]) => ({
       id: id ?? "",
       attempt: Number(attempt),
@@ -285,7 +296,7 @@ export class Weir {
    * killed one within 15 seconds. A handler that blocks the event loop for 10 seconds loses its job to another worker.
    */
   async work(sql: Sql, queues: string[], handle: Handler, options: WorkOptions = {}): Promise<void> {
-    const { riverSchema = "public", poll = 1000 } = options;
+    const { riverSchema = "public", poll = 1000, headroom = 1 } = options;
     const worker = `node.${hostname()
       .replace(/[^A-Za-z0-9]/g, "-")
       .slice(0, 40)}.${process.pid}.${randomUUID()}`;
@@ -305,7 +316,7 @@ export class Weir {
           wake = resolve;
         });
         try {
-          const worked = await this.#turn(sql, queues, worker, handle, lost, heart, signal);
+          const worked = await this.#turn(sql, queues, [worker, headroom], handle, lost, heart, signal);
           pause = PAUSES[0];
           if (!worked && !signal?.aborted) await firstOf(notified, poll);
         } catch (error) {
@@ -325,7 +336,7 @@ export class Weir {
   async #turn(
     sql: Sql,
     queues: string[],
-    worker: string,
+    [worker, headroom]: [string, number],
     handle: Handler,
     lost: Job[],
     heart: Heart,
@@ -340,7 +351,7 @@ export class Weir {
     for (const queue of queues) {
       if (signal?.aborted || !heart.beats()) break;
       // One job at a time: a claimed job that waits holds a slot.
-      for (const job of await this.claim(sql, queue, worker)) {
+      for (const job of await this.claim(sql, queue, worker, 1, headroom)) {
         lost.push(job);
         await heart.during(job, () => this.#attempt(sql, job, handle));
         lost.pop();

@@ -142,16 +142,17 @@ async function succeeds(args: string[], env: NodeJS.ProcessEnv): Promise<string>
 /** Three services of one meter: a program, an endpoint, and a service of the Go fleet. */
 function catalogue(effects: Effects): string {
   const plans = [
-    ["free", "default", 1],
-    ["pro", "priority", 3],
-    ["enterprise", "priority", 5],
+    ["free", "default", 1, 3],
+    ["pro", "priority", 3, 5],
+    ["enterprise", "priority", 5, 7],
   ].map(
-    ([name, lane, slots]) => `
+    ([name, lane, slots, burst]) => `
 [[plan]]
 name = "${name}"
 default = ${name === "free"}
 lane = "${lane}"
 slots = ${slots}
+burst = ${burst}
 limits = { analysis = { month = 1000000, minute = 1000000 } }
 `,
   );

@@ -4,17 +4,18 @@ import { weir } from "../harness/weir.ts";
 /** The users of the jobs and their limits. The judge knows them without asking Weir. */
 export interface User {
   id: string;
-  slots: number;
+  /** The number of jobs that may run at once, with lent workers. */
+  atOnce: number;
   /** The limits of a billing period and of a minute, in jobs; null is unlimited. */
   month: number | null;
   minute: number | null;
 }
 
 const plans = [
-  { plan: "free", slots: 1 },
-  { plan: "pro", slots: 3 },
-  { plan: "free", slots: 1 },
-  { plan: "enterprise", slots: 5 },
+  { plan: "free", atOnce: 3 },
+  { plan: "pro", atOnce: 5 },
+  { plan: "free", atOnce: 3 },
+  { plan: "enterprise", atOnce: 7 },
 ];
 
 /** Users of all plans. A third have a limit per month, and a third have a limit per minute. */
@@ -29,8 +30,8 @@ export async function makeUsers(
   };
   const users: User[] = [];
   for (let n = 0; n < count; n++) {
-    const { plan, slots } = plans[n % plans.length] ?? { plan: "free", slots: 1 };
-    const user: User = { id: randomUUID(), slots, month: null, minute: null };
+    const { plan, atOnce } = plans[n % plans.length] ?? { plan: "free", atOnce: 3 };
+    const user: User = { id: randomUUID(), atOnce, month: null, minute: null };
     await does("plan", user.id, plan);
     const span = ([undefined, "month", "minute"] as const)[n % 3];
     const limit = span && limits[span];

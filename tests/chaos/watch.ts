@@ -6,14 +6,14 @@ import type { User } from "./users.ts";
 const every = 5;
 
 /**
- * Descriptions of violations: holders with more slots in use than they have (by the rows and by the counter), and
+ * Descriptions of violations: holders with more slots in use than their burst (by the rows and by the counter), and
  * windows over their limit. Also two numbers for the report:
  * - how many seconds the oldest attempt of Weir's workers has held its slot
- * - how many jobs are claimed beyond the slots, which the guard will snooze
+ * - how many jobs are claimed beyond the burst, which the guard will snooze
  */
 const look = `
   WITH known AS (
-    SELECT * FROM jsonb_to_recordset($1) AS k (id uuid, slots int, month int, minute int)
+    SELECT * FROM jsonb_to_recordset($1) AS k (id uuid, "atOnce" int, month int, minute int)
   ), held AS (
     SELECT r.holder, count(r.admitted_at) AS slots,
            count(*) FILTER (WHERE j.state = 'running') AS running,
@@ -22,11 +22,11 @@ const look = `
                        AND j.attempted_by[array_upper(j.attempted_by, 1)] LIKE 'weir\\_%') AS oldest
     FROM quota_reservations r JOIN river_job j ON j.id = r.job_id GROUP BY 1
   ), over AS (
-    SELECT format('holder %s: %s slots given, of %s', k.id, h.slots, k.slots) AS what
-    FROM held h JOIN known k ON k.id = h.holder WHERE h.slots > k.slots
+    SELECT format('holder %s: %s slots given, of %s', k.id, h.slots, k."atOnce") AS what
+    FROM held h JOIN known k ON k.id = h.holder WHERE h.slots > k."atOnce"
     UNION ALL
-    SELECT format('holder %s: %s slots counted, of %s', k.id, h.slots_in_use, k.slots)
-    FROM holders h JOIN known k ON k.id = h.holder WHERE h.slots_in_use > k.slots
+    SELECT format('holder %s: %s slots counted, of %s', k.id, h.slots_in_use, k."atOnce")
+    FROM holders h JOIN known k ON k.id = h.holder WHERE h.slots_in_use > k."atOnce"
     UNION ALL
     SELECT format('user %s: used %s + reserved %s in a %s, of %s', b.user_id, b.used, b.reserved, b.span,
                   CASE b.span WHEN 'month' THEN k.month ELSE k.minute END)
@@ -34,7 +34,7 @@ const look = `
     WHERE b.used + b.reserved > CASE b.span WHEN 'month' THEN k.month WHEN 'minute' THEN k.minute END
   )
   SELECT (SELECT json_agg(what) FROM over) AS over, (SELECT max(oldest) FROM held) AS oldest,
-         (SELECT sum(greatest(h.running - k.slots, 0))::int FROM held h JOIN known k ON k.id = h.holder) AS beyond`;
+         (SELECT sum(greatest(h.running - k."atOnce", 0))::int FROM held h JOIN known k ON k.id = h.holder) AS beyond`;
 
 export interface Sample {
   over: string[];
@@ -54,7 +54,7 @@ export class Watch {
   readonly seen = new Set<string>();
   /** The longest time that an attempt has held its slot, in seconds. */
   longest = 0;
-  /** The number of samples with jobs claimed beyond their holder's slots, which the guard will snooze. */
+  /** The number of samples with jobs claimed beyond their holder's burst, which the guard will snooze. */
   beyond = 0;
   #stopped = false;
   #over: Promise<void>;

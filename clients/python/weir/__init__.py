@@ -231,9 +231,9 @@ class Weir(_Calls):
         `Stopped` if the job was cancelled."""
         return _extended(job, self._rows(connection, "weir_extend", job.id, job.attempt, more, job.created_at))
 
-    def claim(self, connection: Connection, queue: str, worker: str, most: int = 1) -> list[Job]:
-        """Starts attempts at jobs. Commit before you work."""
-        return [Job(*row) for row in self._rows(connection, "weir_claim", queue, worker, most)]
+    def claim(self, connection: Connection, queue: str, worker: str, most: int = 1, headroom: int = 1) -> list[Job]:
+        """Starts attempts at jobs. Commit before you work. All but `headroom` of them may be over their user's slots."""
+        return [Job(*row) for row in self._rows(connection, "weir_claim", queue, worker, most, headroom)]
 
     def work(
         self,
@@ -243,6 +243,7 @@ class Weir(_Calls):
         *,
         river_schema: str = "public",
         poll: float = 1.0,
+        headroom: int = 1,
         until: Callable[[], bool] = lambda: False,
     ) -> None:
         """Works jobs one at a time, until `until()`.
@@ -253,6 +254,8 @@ class Weir(_Calls):
 
         `job.cancelled` is set when the attempt has to stop: the job was cancelled or taken over, the attempt takes longer
         than the service's timeout, or this worker lost the database. Nothing interrupts a handler that does not look.
+
+        With `headroom=0`, it also works jobs over their user's slots when it would be idle, if the plan has a burst.
 
         SIGTERM and SIGINT end the work after the current job, if this runs in the main thread. Another worker gets the
         jobs of a killed one within 15 seconds.
@@ -267,7 +270,7 @@ class Weir(_Calls):
                     with psycopg.connect(url, autocommit=True) as idle, psycopg.connect(url) as connection:
                         connected, pause = True, _PAUSES[0]
                         idle.execute(_listen(river_schema))
-                        self._turns(idle, connection, queues, handle, poll, enough, lost, worker, heart)
+                        self._turns(idle, connection, queues, handle, poll, headroom, enough, lost, worker, heart)
                 except psycopg.Error as error:
                     if not (connected and _passes(error)):
                         raise
@@ -282,6 +285,7 @@ class Weir(_Calls):
         queues: Sequence[str],
         handle: Handler,
         poll: float,
+        headroom: int,
         until: Callable[[], bool],
         lost: list[Job],
         worker: str,
@@ -300,7 +304,7 @@ class Weir(_Calls):
                     break
                 # Claims one job at a time, because a claimed job holds its slot.
                 with connection.transaction():
-                    jobs = self.claim(connection, queue, worker)
+                    jobs = self.claim(connection, queue, worker, headroom=headroom)
                 for job in jobs:
                     lost.append(job)
                     with heart.running(job):
@@ -376,9 +380,11 @@ class AsyncWeir(_Calls):
         values = (job.id, job.attempt, more, job.created_at)
         return _extended(job, await self._rows(connection, "weir_extend", *values))
 
-    async def claim(self, connection: AsyncConnection, queue: str, worker: str, most: int = 1) -> list[Job]:
+    async def claim(
+        self, connection: AsyncConnection, queue: str, worker: str, most: int = 1, headroom: int = 1
+    ) -> list[Job]:
         """See `Weir.claim`."""
-        return [Job(*row) for row in await self._rows(connection, "weir_claim", queue, worker, most)]
+        return [Job(*row) for row in await self._rows(connection, "weir_claim", queue, worker, most, headroom)]
 
     async def work(
         self,
@@ -388,6 +394,7 @@ class AsyncWeir(_Calls):
         *,
         river_schema: str = "public",
         poll: float = 1.0,
+        headroom: int = 1,
         until: Callable[[], bool] = lambda: False,
     ) -> None:
         """See `Weir.work`. The task of a handler that has to stop is cancelled."""
@@ -402,7 +409,7 @@ class AsyncWeir(_Calls):
                         async with await psycopg.AsyncConnection.connect(url) as connection:
                             connected, pause = True, _PAUSES[0]
                             await idle.execute(_listen(river_schema))
-                            await self._turns(idle, connection, queues, handle, poll, enough, lost, worker, heart)
+                            await self._turns(idle, connection, queues, handle, poll, headroom, enough, lost, worker, heart)
                 except psycopg.Error as error:
                     if not (connected and _passes(error)):
                         raise
@@ -417,6 +424,7 @@ class AsyncWeir(_Calls):
         queues: Sequence[str],
         handle: AsyncHandler,
         poll: float,
+        headroom: int,
         until: Callable[[], bool],
         lost: list[Job],
         worker: str,
@@ -434,7 +442,7 @@ class AsyncWeir(_Calls):
                 if not heart.beats():
                     break
                 async with connection.transaction():
-                    jobs = await self.claim(connection, queue, worker)
+                    jobs = await self.claim(connection, queue, worker, headroom=headroom)
                 for job in jobs:
                     lost.append(job)
                     await self._attempt(connection, job, handle, heart)

@@ -247,6 +247,34 @@ async fn claims_what_it_works_in_language(program: &[PathBuf]) {
     weir.end().await;
 }
 
+/// A worker without headroom works jobs over their user's slots.
+async fn works_parked_jobs_in_language(program: &[PathBuf]) {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let submit = "UPDATE plan_limits SET burst = 5; \
+                  SELECT weir_submit('alice', 'analysis', '{}') FROM generate_series(1, 3); \
+                  SELECT weir_claim('analysis_default', 'another')";
+    client.batch_execute(submit).await.unwrap();
+    assert_eq!(output(&weir, program, &[CLIENTS]).await, "2\n2");
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_python_worker_without_headroom_works_parked_jobs() {
+    let made = tokio::task::spawn_blocking(|| programs::python("psycopg-3.3.9", &["psycopg[binary]==3.3.9"]));
+    let Some(python) = made.await.unwrap() else { return };
+    let program = COUNTING_PYTHON.replace("poll=0.2", "poll=0.2, headroom=0");
+    works_parked_jobs_in_language(&[python, "-c".into(), program.into()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_typescript_worker_without_headroom_works_parked_jobs() {
+    let Some(node) = programs::node() else { return };
+    let program = COUNTING_TYPESCRIPT.replace("poll: 200", "poll: 200, headroom: 0");
+    let program = ["--input-type=module", "--eval", &program].map(PathBuf::from);
+    works_parked_jobs_in_language(&[&[node], &program[..]].concat()).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_python_worker_of_two_queues_claims_only_jobs_it_can_work() {
     let made = tokio::task::spawn_blocking(|| programs::python("psycopg-3.3.9", &["psycopg[binary]==3.3.9"]));

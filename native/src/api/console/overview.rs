@@ -130,6 +130,7 @@ fn service(status: &Overview, name: &str) -> Markup {
                 td {
                     (number(of_lane.busy()))
                     @if !state.external { " / " (number(of_lane.workers)) }
+                    @if of_lane.lent > 0 { ", " (number(of_lane.lent)) " lent" }
                     @if of_lane.outstanding > 0 { ", " (number(of_lane.outstanding)) " answer later" }
                 }
                 td { @if of_lane.oldest_wait_ms > 0 { (duration(of_lane.oldest_wait_ms)) } @else { "–" } }
