@@ -28,3 +28,11 @@ COMMENT ON COLUMN waiting_accounts.event_type IS
     'The meter.';
 COMMENT ON COLUMN waiting_accounts.holder IS
     'The account.';
+
+-- Their results or parameters changed.
+DROP FUNCTION IF EXISTS plan_of(uuid, text, timestamptz);
+DROP FUNCTION IF EXISTS account_of(uuid, text, boolean, timestamptz, timestamptz, smallint, timestamptz);
+DROP FUNCTION IF EXISTS submit_many(submission[], text, boolean);
+DROP FUNCTION IF EXISTS claim_jobs(text, text[], boolean, text[], int[], timestamptz[]);
+DROP FUNCTION IF EXISTS weir_claim(text, text, int);
+DROP PROCEDURE IF EXISTS await_unclaimed(int, text[], bigint[]);

@@ -52,7 +52,7 @@ const CHECKS: [(&str, &str, &str); 18] = [
     ),
     (
         "I2",
-        "slots in use stay within the plan's limit, per holder and meter",
+        "slots in use stay within the plan's slots, or its burst, per holder and meter",
         include_str!("sql/i2_slots.sql"),
     ),
     (

@@ -309,7 +309,8 @@ mod tests {
             .map(|line| line.split("--").next().unwrap_or_default())
             .collect();
         let allowed =
-            Regex::new(r"(?i)\b(DROP\s+FUNCTION(\s+IF\s+EXISTS)?|EXECUTE\s+FUNCTION)\s+\w+\s*\(").unwrap();
+            Regex::new(r"(?i)\b(DROP\s+(FUNCTION|PROCEDURE)(\s+IF\s+EXISTS)?|EXECUTE\s+FUNCTION)\s+\w+\s*\(")
+                .unwrap();
         let text = text.join("\n");
         let text = allowed.replace_all(&text, "(");
         let called = Regex::new(r"\b(\w+)\s*\(").unwrap();

@@ -161,6 +161,23 @@ async fn jobs_that_sql_submits_use_idle_workers_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn jobs_that_wait_already_profit_from_a_new_burst() {
+    let weir = Weir::with(&POOLS).await;
+    let gate = Gate::new();
+    let working = work(&weir, &gate).await;
+    let maintenance = Maintenance::of(&weir);
+    let user = weir.user("free").await;
+    submit(&weir, user, 3).await;
+    gate.until_running(&weir, 1).await;
+    set_burst(&weir.client().await, 10).await;
+    gate.until_running(&weir, 3).await;
+    gate.open();
+    weir.all_finished().await;
+    maintenance.end().await;
+    end(weir, working).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lent_job_that_fails_waits_for_its_turn_again() {
     let weir = with_burst(10).await;
     let gate = Gate::new();

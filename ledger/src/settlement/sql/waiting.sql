@@ -1,6 +1,7 @@
 -- Holders with parked jobs and a free slot, from a slice of all waiting holders, and holders with a recently changed
 -- subscription or override. Takes no locks, so holders without room are not affected. `n` numbers the slice's rows; the
--- next slice starts at the last one. `has_room` marks holders with room. Parameters:
+-- next slice starts at the last one. `has_room` marks holders with room, also if that is a burst that lenders do not know
+-- about, because the plan has just got it. Parameters:
 --
 -- - $1 and $2: the last holder and meter of the previous slice.
 -- - $3: the size of a slice.
@@ -36,14 +37,15 @@ WITH RECURSIVE slice AS (
     ) h
     WHERE o.changed_at > now() - make_interval(secs => $4::float8)
 )
-SELECT c.holder, c.event_type, c.n, coalesce(h.slots_in_use < t.slots AND h.parked > 0, false) AS has_room
+SELECT c.holder, c.event_type, c.n, coalesce(h.parked > 0 AND (h.slots_in_use < t.slots OR t.burst > greatest(h.slots_in_use, t.slots) AND NOT EXISTS (
+           SELECT FROM waiting_accounts w WHERE w.event_type = c.event_type AND w.holder = c.holder)), false) AS has_room
 FROM candidates c
 LEFT JOIN LATERAL (
     SELECT * FROM holders k WHERE k.holder = c.holder AND k.event_type = c.event_type
     ORDER BY k.generation DESC LIMIT 1
 ) h ON true
 CROSS JOIN LATERAL (
-    SELECT slots_in_force(h.user_id, p.tier, p.slots, p.own_slots) AS slots
+    SELECT slots_in_force(h.user_id, p.tier, p.slots, p.own_slots) AS slots, p.burst
     FROM (SELECT) one
     LEFT JOIN LATERAL plan_of(h.user_id, h.event_type, now()) p ON h.user_id IS NOT NULL
 ) t
