@@ -109,11 +109,12 @@ it("the tutorial's handler ends with a result or an error for any arguments", (c
   }
 });
 
-it("the code in the page of the TypeScript package compiles", (context) => {
+it("the code in the TypeScript package's page and in README compiles", (context) => {
   const folder = mkdtempSync(join(tmpdir(), "weir-receivers-"));
   context.after(() => rmSync(folder, { recursive: true }));
   const client = join(root, "clients", "typescript");
   writeFileSync(join(folder, "page.mts"), blocks("clients/typescript/README.md", "ts").join("\n"));
+  writeFileSync(join(folder, "readme.mts"), block("README.md", "ts"));
   const compilerOptions = {
     noEmit: true,
     rootDir: "/",
@@ -123,7 +124,7 @@ it("the code in the page of the TypeScript package compiles", (context) => {
       postgres: [join(nodeModules, "postgres", "types", "index.d.ts")],
     },
   };
-  const settings = { extends: join(client, "tsconfig.json"), compilerOptions, files: ["page.mts"] };
+  const settings = { extends: join(client, "tsconfig.json"), compilerOptions, files: ["page.mts", "readme.mts"] };
   writeFileSync(join(folder, "tsconfig.json"), JSON.stringify(settings));
   const run = spawnSync(join(nodeBin, "tsc"), ["--project", folder], { encoding: "utf8" });
   assert.equal(run.status, 0, run.stdout);
