@@ -196,7 +196,10 @@ async fn roll_back(connection: &Connection<SettlementStatements>) -> Result<(), 
 fn settled(group: &[&Ended], locking: &Locking, rows: &[Row]) -> Result<Vec<Settled>, GroupFailure> {
     let (mut locked, mut results) = (HashMap::<i64, Uuid>::new(), HashMap::<i64, Settled>::new());
     for row in rows {
-        let job_id = row.get("job_id");
+        // A row `lendable` has no job.
+        let Some(job_id) = row.get("job_id") else {
+            continue;
+        };
         match row.get("outcome") {
             "locked" => {
                 locked.insert(job_id, row.get("holder"));

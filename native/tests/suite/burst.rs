@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
 use tokio_postgres::Client;
 use uuid::Uuid;
 use weir::work::{Role, Working};
+use weir_ledger::database::listener::INSERT;
+use weir_ledger::settlement::{Ended, Settled, Success};
 
 use crate::common::fleet::Maintenance;
 use crate::common::gate::Gate;
@@ -273,6 +276,32 @@ async fn workers_in_other_languages_get_parked_jobs_beyond_their_headroom() {
         Vec::<i64>::new()
     );
     assert_eq!(claimed(&client, "'analysis_default', 'w', 2").await, more);
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_settlement_above_the_slots_notifies_and_promotes_nothing() {
+    let weir = with_burst(10).await;
+    let client = weir.client().await;
+    let jobs = flood(&weir, &client, 2).await;
+    assert_eq!(claimed(&client, "'analysis_default', 'w', 2").await, jobs[..1]);
+    let listener = weir.context.database.listen(&[INSERT]).await;
+    let mut listener = listener.unwrap();
+    let ended = Ended {
+        job_id: jobs[0],
+        holder: Some(holder(&client, jobs[0]).await),
+        success: Some(Success {
+            attempt: 1,
+            job_created_at: None,
+            output: json!({}),
+            used: None,
+        }),
+    };
+    let settled = weir.context.settler.settle(ended).await.unwrap();
+    assert_eq!(settled, Settled::Done { charged: 1 });
+    let woken = listener.next().await.unwrap();
+    assert!(woken.contains("analysis_default"), "{woken}");
+    assert!(claimed(&client, "'analysis_default', 'w'").await.is_empty());
     weir.abandon().await;
 }
 
