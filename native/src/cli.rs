@@ -60,7 +60,7 @@ docs/reference/settings.md lists all settings; deploy/weir.env.example has the d
 
 weir.toml has a [[service]] for each kind of job. It sets the pools, the timeout, the retry policy (`retry`), and the
 handler: `builtin`, a program (`exec`), an endpoint (`http`), or workers of your own (`external`). A [[periodic]]
-enqueues a job on a schedule. Its comments describe every member.";
+enqueues a job on a schedule. Comments in weir.toml describe every key.";
 
 /// Fair background jobs for your API.
 #[derive(Parser)]

@@ -23,9 +23,9 @@ use weir_ledger::json::check_numbers;
 use weir_ledger::read;
 
 use super::answers::{AttemptEnded, InvalidBody, NoAttempt, TooLarge, Unavailable};
+use super::job_timing::MAX_AHEAD;
 use super::problem::ApiError;
 use super::state::Api;
-use super::when::MAX_AHEAD;
 use crate::handler::{MAX_OUTPUT, Outcome};
 
 /// An output and the members around it. JSON may need six bytes for a character.

@@ -20,12 +20,12 @@ use weir_ledger::reservation::{Answer, Idempotency, Quotas, Submission, submit_a
 use super::answers::{LacksScope, Unauthenticated, Unavailable};
 use super::caller::Caller;
 use super::job::Job;
+use super::job_timing::JobTiming;
 use super::jobs::{self, Origin, key_reused, over_quota};
 use super::problem::{ApiError, ProblemDetails};
 use super::quota::{self, Quota};
 use super::receiving::Received;
 use super::state::Api;
-use super::when::When;
 use crate::config::service::Service;
 use crate::telemetry::traces;
 
@@ -93,7 +93,7 @@ pub(super) async fn submit(
         value: body,
         room: _room,
     } = api.receiving.json(caller.holder.id, body).await?;
-    let when = When::of(&headers, Timestamp::now())?;
+    let when = JobTiming::parse(&headers, Timestamp::now())?;
     let idempotency = jobs::idempotency(&headers, &name, &body, when)?;
     let arguments = arguments(body)?;
     let span = traces::submission(&caller.trace, &service.name, &service.kind, caller.holder);

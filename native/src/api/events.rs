@@ -19,8 +19,8 @@ use super::answers::{
 };
 use super::caller::Caller;
 use super::feed::{NEWEST, Watch};
+use super::holder_limiter::Permit;
 use super::job::Job;
-use super::places::Place;
 use super::problem::ApiError;
 use super::state::Api;
 use super::{jobs, system};
@@ -125,7 +125,7 @@ pub(super) async fn job(
     let Ok(Path(id)) = id else {
         return Err(ApiError::NoJob);
     };
-    // A stream takes a place only if the caller has such a job.
+    // A stream takes a permit only if the caller has such a job.
     jobs::by_id(&api, &caller, id).await?;
     let watch = api.feed.watch(caller.holder.id, Some(id));
     let watch = watch.ok_or(ApiError::TooManyStreams)?;
@@ -150,7 +150,7 @@ struct Following {
     /// The job as it was last sent.
     sent: Option<SentJob>,
     /// The room for the event that is being sent.
-    sending: Option<Place>,
+    sending: Option<Permit>,
 }
 
 /// A job as it was sent.
@@ -334,10 +334,10 @@ pub(super) async fn lanes(
     State(api): State<Arc<Api>>,
     caller: Caller,
 ) -> Result<impl IntoResponse, ApiError> {
-    let place = api.live_view.stream(caller.holder.id);
-    let place = place.ok_or(ApiError::TooManyStreams)?;
+    let permit = api.live_view.stream(caller.holder.id);
+    let permit = permit.ok_or(ApiError::TooManyStreams)?;
     let limits = Limits::of(&api, &caller);
-    let events = stream::unfold((api, place, true), |(api, place, first)| async move {
+    let events = stream::unfold((api, permit, true), |(api, permit, first)| async move {
         if !first {
             tokio::time::sleep(LANES_INTERVAL).await;
         }
@@ -345,7 +345,7 @@ pub(super) async fn lanes(
             Ok(lanes) => event("lanes", lanes),
             Err(_) => Event::default().comment("the database cannot be reached"),
         };
-        Some((Ok(event), (api, place, false)))
+        Some((Ok(event), (api, permit, false)))
     });
     Ok(answer(limits, events))
 }

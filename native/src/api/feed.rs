@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::places::{Place, Places};
+use super::holder_limiter::{HolderLimiter, Permit};
 use weir_ledger::database::{ConnectionPool, DatabaseError};
 use weir_ledger::read::feed as read;
 
@@ -47,7 +47,7 @@ const MAX_STREAMS_OF_HOLDER: usize = 32;
 pub struct Feed(Arc<Shared>);
 
 struct Shared {
-    places: Places,
+    streams: HolderLimiter,
     watched: Mutex<HashMap<Uuid, Watched>>,
     hurry: Notify,
 }
@@ -93,7 +93,7 @@ pub(super) struct Watch {
     shared: Arc<Shared>,
     holder: Uuid,
     inbox: Arc<Inbox>,
-    _place: Place,
+    _permit: Permit,
 }
 
 impl Feed {
@@ -101,7 +101,7 @@ impl Feed {
     #[must_use]
     pub fn start(pool: ConnectionPool, stopping: CancellationToken) -> Self {
         let shared = Arc::new(Shared {
-            places: Places::new(MAX_STREAMS, MAX_STREAMS_OF_HOLDER),
+            streams: HolderLimiter::new(MAX_STREAMS, MAX_STREAMS_OF_HOLDER),
             watched: Mutex::default(),
             hurry: Notify::new(),
         });
@@ -142,7 +142,7 @@ impl Feed {
 
     /// Watches a holder's jobs, or one of them; `None` if too many streams are open.
     pub(super) fn watch(&self, holder: Uuid, only: Option<i64>) -> Option<Watch> {
-        let place = self.0.places.take(holder)?;
+        let permit = self.0.streams.take(holder)?;
         let inbox = Arc::new(Inbox {
             only,
             ..Inbox::default()
@@ -159,7 +159,7 @@ impl Feed {
             shared: Arc::clone(&self.0),
             holder,
             inbox,
-            _place: place,
+            _permit: permit,
         })
     }
 }

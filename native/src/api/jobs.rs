@@ -20,10 +20,10 @@ use super::answers::{LacksScope, NoSubject, NoSuchJob, OutOfRange, Unauthenticat
 use super::caller::Caller;
 use super::headers::{self, MAX_KEY};
 use super::job::Job;
+use super::job_timing::JobTiming;
 use super::problem::{ApiError, OverQuota, ProblemDetails};
 use super::receiving::Received;
 use super::state::Api;
-use super::when::When;
 use crate::config::Settings;
 use crate::config::service::Service;
 use weir_ledger::holder::Holder;
@@ -96,7 +96,7 @@ pub(super) async fn submit(
         value: args,
         room: _room,
     } = api.receiving.json(caller.holder.id, body).await?;
-    let when = When::of(&headers, Timestamp::now())?;
+    let when = JobTiming::parse(&headers, Timestamp::now())?;
     let idempotency = idempotency(&headers, &name, &args, when)?.map(|own| Idempotency {
         key: own_key(&own.key),
         ..own
@@ -176,7 +176,7 @@ pub(super) fn submission(
     mut args: Map<String, Value>,
     amount: i64,
     idempotency: Option<Idempotency>,
-    when: When,
+    when: JobTiming,
 ) -> Result<Submission, ApiError> {
     // As the token has it, so that other River clients' jobs can name the same holder.
     if let Some(user) = &caller.user {
@@ -255,7 +255,7 @@ pub(super) fn idempotency(
     headers: &HeaderMap,
     service: &str,
     body: &Value,
-    when: When,
+    when: JobTiming,
 ) -> Result<Option<Idempotency>, ApiError> {
     let key = headers::idempotency_key(headers).map_err(|_| {
         ApiError::Unprocessable(format!(
@@ -265,7 +265,7 @@ pub(super) fn idempotency(
     let Some(key) = key else { return Ok(None) };
     // Compares values, so that spaces, the order of members and the spelling of numbers do not matter.
     let body = comparable(body);
-    let request = json!([service, when.asked_for, when.priority, body]);
+    let request = json!([service, when.requested_run_at, when.priority, body]);
     let hash = Sha256::new().chain_update(request.to_string());
     Ok(Some(Idempotency {
         key: key.to_owned(),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 use weir_ledger::database::{ConnectionPool, DatabaseError};
 
-use super::places::{Place, Places};
+use super::holder_limiter::{HolderLimiter, Permit};
 use crate::config::service::Service;
 use crate::status::{self, Lanes};
 
@@ -19,7 +19,7 @@ pub(super) struct LiveView {
     /// The last view and when it expires. A reader holds the lock during a read, so that one query serves all,
     /// including when the database is unreachable.
     last: tokio::sync::Mutex<Option<(Instant, Result<Lanes, DatabaseError>)>>,
-    places: Places,
+    streams: HolderLimiter,
 }
 
 impl LiveView {
@@ -48,9 +48,9 @@ impl LiveView {
         lanes
     }
 
-    /// A place for another stream; `None` if too many are open.
-    pub(super) fn stream(&self, holder: Uuid) -> Option<Place> {
-        self.places.take(holder)
+    /// A permit for another stream; `None` if too many are open.
+    pub(super) fn stream(&self, holder: Uuid) -> Option<Permit> {
+        self.streams.take(holder)
     }
 }
 
@@ -58,7 +58,7 @@ impl Default for LiveView {
     fn default() -> Self {
         Self {
             last: tokio::sync::Mutex::default(),
-            places: Places::new(MAX_STREAMS, MAX_STREAMS_OF_HOLDER),
+            streams: HolderLimiter::new(MAX_STREAMS, MAX_STREAMS_OF_HOLDER),
         }
     }
 }

@@ -402,12 +402,15 @@ fn over_quota(over: &OverQuota) -> (Problem, Vec<(HeaderName, String)>) {
     // An amount above a window's whole limit does not fit into the next window either.
     let largest = full
         .iter()
-        .filter_map(|quota| quota.ceiling.or(quota.limit)?.checked_add(quota.granted))
+        .filter_map(|quota| {
+            let limit = quota.ceiling.or(quota.limit)?.checked_add(quota.granted)?;
+            Some((limit, quota.window.span.as_str()))
+        })
         .min()
-        .filter(|limit| limit < amount);
+        .filter(|(limit, _)| limit < amount);
     let detail = match largest {
-        Some(limit) => format!(
-            "The request needs {amount}, but your plan allows {limit} in total and has {left}. Upgrade, or request less."
+        Some((limit, span)) => format!(
+            "The request needs {amount}, but your plan allows {limit} per {span} and has {left}. Upgrade, or request less."
         ),
         None => format!("Your plan has {left}. Upgrade, or retry after the reset."),
     };

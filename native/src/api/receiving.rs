@@ -8,7 +8,7 @@ use uuid::Uuid;
 use weir_ledger::json::{check_numbers, json_bytes};
 use weir_ledger::reservation::ReserveError;
 
-use super::places::{Place, Places};
+use super::holder_limiter::{HolderLimiter, Permit};
 use super::problem::ApiError;
 
 /// The largest body of a request: 256 KiB.
@@ -19,17 +19,17 @@ const MAX_KIB: usize = 256 * 1024;
 const MAX_KIB_OF_HOLDER: usize = MAX_KIB / 16;
 
 /// The memory of a process for submissions.
-pub(super) struct Receiving(Places);
+pub(super) struct Receiving(HolderLimiter);
 
 /// A parsed body. Dropping this releases its memory.
 pub(super) struct Received {
     pub(super) value: Value,
-    pub(super) room: Place,
+    pub(super) room: Permit,
 }
 
 impl Receiving {
     pub(super) fn new() -> Self {
-        Self(Places::new(MAX_KIB, MAX_KIB_OF_HOLDER))
+        Self(HolderLimiter::new(MAX_KIB, MAX_KIB_OF_HOLDER))
     }
 
     /// Receives a holder's submission.

@@ -11,7 +11,7 @@ use futures_util::stream;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::places::{Place, Places};
+use super::holder_limiter::{HolderLimiter, Permit};
 use super::problem::ApiError;
 
 /// The maximum memory of large answers that are being sent, in KiB: in total and per holder.
@@ -28,11 +28,11 @@ const SMALL: usize = 64 * 1024;
 const PIECE: usize = 64 * 1024;
 
 /// The memory of a process for large answers.
-pub(super) struct Sending(Places);
+pub(super) struct Sending(HolderLimiter);
 
 impl Sending {
     pub(super) fn new() -> Self {
-        Self(Places::new(MAX_KIB, MAX_KIB_OF_HOLDER))
+        Self(HolderLimiter::new(MAX_KIB, MAX_KIB_OF_HOLDER))
     }
 
     /// Reserves memory for an answer of this size to the holder, if it needs any.
@@ -40,7 +40,7 @@ impl Sending {
     /// # Errors
     ///
     /// When there is none left, until other answers are sent.
-    pub(super) fn room(&self, holder: Uuid, bytes: usize) -> Result<Option<Place>, ApiError> {
+    pub(super) fn room(&self, holder: Uuid, bytes: usize) -> Result<Option<Permit>, ApiError> {
         if bytes <= SMALL {
             return Ok(None);
         }

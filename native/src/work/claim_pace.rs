@@ -39,7 +39,7 @@ const fn share(lane: Lane) -> u32 {
 pub(super) struct ClaimCost(Duration);
 
 impl ClaimCost {
-    pub(super) fn took(&mut self, time: Duration, jobs: usize) {
+    pub(super) fn record(&mut self, time: Duration, jobs: usize) {
         let jobs = u32::try_from(jobs).unwrap_or(u32::MAX);
         let time = time.saturating_sub(PER_JOB.saturating_mul(jobs));
         self.0 = if time < self.0 {
@@ -74,8 +74,8 @@ impl ClaimPace {
     }
 
     /// Records a claim that took `time` and found `jobs`.
-    pub(super) fn took(&self, time: Duration, jobs: usize) {
-        self.0.lock().took(time, jobs);
+    pub(super) fn record(&self, time: Duration, jobs: usize) {
+        self.0.lock().record(time, jobs);
     }
 }
 
@@ -86,7 +86,7 @@ mod tests {
     fn after(claims: u32, time: Duration, jobs: usize) -> ClaimCost {
         let mut cost = ClaimCost::default();
         for _ in 0..claims {
-            cost.took(time, jobs);
+            cost.record(time, jobs);
         }
         cost
     }
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn a_single_slow_claim_does_not_change_the_pace() {
         let mut cost = after(1000, Duration::from_millis(1), 1);
-        cost.took(Duration::from_millis(50), 1);
+        cost.record(Duration::from_millis(50), 1);
         assert_eq!(cost.cooldown(Lane::Default), FETCH_COOLDOWN);
     }
 
@@ -134,7 +134,7 @@ mod tests {
     fn the_pace_recovers_within_a_few_claims() {
         let mut cost = after(1000, Duration::from_millis(50), 1);
         for _ in 0..10 {
-            cost.took(Duration::from_millis(1), 1);
+            cost.record(Duration::from_millis(1), 1);
         }
         assert_eq!(cost.cooldown(Lane::Default), FETCH_COOLDOWN);
     }

@@ -72,7 +72,7 @@ impl ClaimStart {
     /// known.
     pub(super) fn claimed(&mut self, scope: Scope, time: Duration, jobs: usize, until: Option<Timestamp>) {
         if !matches!(scope, Scope::From(_)) {
-            self.cost.took(time, jobs);
+            self.cost.record(time, jobs);
             self.has_earlier = false;
         }
         self.from = until.and_then(|until| until.checked_sub(LATENESS).ok());
@@ -100,7 +100,7 @@ impl ClaimStart {
         self.has_earlier = has_earlier != Some(false);
         // Otherwise, it has not read the whole queue.
         if !self.has_earlier {
-            self.cost.took(time, 0);
+            self.cost.record(time, 0);
         }
         self.due = now + (time * PAUSE).clamp(MIN_PAUSE, MAX_PAUSE);
     }

@@ -97,7 +97,7 @@ async fn claim(worker: Arc<Worker>, group: Vec<Planned>) -> Vec<Started> {
             Vec::new()
         }
         Ok((Claimed { jobs, unlent }, began, time)) => {
-            lanes.took(time, jobs.len());
+            lanes.record(time, jobs.len());
             for planned in std::mem::take(&mut unfinished.group) {
                 let of_queue: Vec<&ClaimedJob> = jobs
                     .iter()

@@ -227,8 +227,8 @@ impl Lanes {
     }
 
     /// Records a statement that took `time` and found `jobs`.
-    pub(super) fn took(&self, time: Duration, jobs: usize) {
-        self.pace.took(time, jobs);
+    pub(super) fn record(&self, time: Duration, jobs: usize) {
+        self.pace.record(time, jobs);
     }
 
     /// Records a claim by a statement that took `time` and found `all` jobs, `jobs` of them in the queue. `may_lend`: whether

@@ -120,7 +120,7 @@ async fn an_amount_above_a_whole_window_does_not_get_retry_after() {
     };
     let never = ask(20_001).await;
     assert!(
-        never.starts_with("The request needs 20001, but your plan allows 20000 in total and has "),
+        never.starts_with("The request needs 20001, but your plan allows 20000 per month and has "),
         "{never}"
     );
     weir.use_up(user, "tokens", 15_000).await;

@@ -141,9 +141,9 @@ fn names(windows: &Value) -> Vec<String> {
         .collect()
 }
 
-type Told = (&'static str, Option<i64>, Value, Vec<String>);
+type Outcome = (&'static str, Option<i64>, Value, Vec<String>);
 
-async fn through_the_ledger(reserver: &Reserver, holder: Holder, wanted: &Wanted) -> Told {
+async fn through_the_ledger(reserver: &Reserver, holder: Holder, wanted: &Wanted) -> Outcome {
     let entry = &entries()[wanted.service];
     let mut args = wanted.args.as_object().unwrap().clone();
     args.insert("user_id".to_owned(), wanted.subject.as_str().into());
@@ -192,7 +192,7 @@ async fn through_the_ledger(reserver: &Reserver, holder: Holder, wanted: &Wanted
     }
 }
 
-async fn through_sql(client: &Client, wanted: &Wanted) -> Told {
+async fn through_sql(client: &Client, wanted: &Wanted) -> Outcome {
     let mut options = json!({ "priority": wanted.priority });
     if let Some(key) = &wanted.key {
         options["idempotency_key"] = json!(key);
@@ -651,7 +651,7 @@ async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<us
 }
 
 /// Compares a dry run to the submission right after it. A dry run is of a job without a time, a key or an equal job.
-fn agrees(checked: &(String, Value, Vec<String>), submitted: &Told, wanted: &Wanted) {
+fn agrees(checked: &(String, Value, Vec<String>), submitted: &Outcome, wanted: &Wanted) {
     let (outcome, _, quota, full) = submitted;
     let is_accepted = ["admitted", "parked"].contains(outcome);
     if ["repeated", "folded", "key_reused"].contains(outcome)

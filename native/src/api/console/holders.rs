@@ -59,7 +59,7 @@ pub(super) async fn show(
         "plan",
         "running",
         "waiting",
-        "of these for a slot",
+        "waiting for a slot",
         "the oldest for",
     ];
     let body = html! {

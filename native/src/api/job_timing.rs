@@ -12,18 +12,18 @@ pub const MAX_AHEAD: SignedDuration = SignedDuration::from_hours(366 * 24);
 
 /// When to run a job, and its priority among the jobs that are ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct When {
+pub(super) struct JobTiming {
     /// `None` means immediately.
     pub(super) run_at: Option<Timestamp>,
     /// The time in `Weir-Run-At`, even if it has passed.
-    pub(super) asked_for: Option<Timestamp>,
+    pub(super) requested_run_at: Option<Timestamp>,
     /// River's priority, from 1 to 4.
     pub(super) priority: i16,
 }
 
-impl When {
+impl JobTiming {
     /// Reads the headers. A time in the past means immediately.
-    pub(super) fn of(headers: &HeaderMap, now: Timestamp) -> Result<Self, ApiError> {
+    pub(super) fn parse(headers: &HeaderMap, now: Timestamp) -> Result<Self, ApiError> {
         let run_at = single(headers, "weir-run-at", |text| text.parse::<Timestamp>().ok()).map_err(|_| {
             ApiError::Unprocessable("Weir-Run-At must be one time, such as 2027-01-31T08:00:00Z.".to_owned())
         })?;
@@ -42,7 +42,7 @@ impl When {
         })?;
         Ok(Self {
             run_at: run_at.filter(|at| *at > now),
-            asked_for: run_at,
+            requested_run_at: run_at,
             priority: priority.unwrap_or(FIRST_PRIORITY),
         })
     }
@@ -57,7 +57,7 @@ mod tests {
         for (name, value) in pairs {
             headers.append(*name, value.parse().unwrap());
         }
-        let When { run_at, priority, .. } = When::of(&headers, Timestamp::UNIX_EPOCH).ok()?;
+        let JobTiming { run_at, priority, .. } = JobTiming::parse(&headers, Timestamp::UNIX_EPOCH).ok()?;
         Some((run_at.map(Timestamp::as_second), priority))
     }
 
