@@ -167,7 +167,7 @@ describe("the page for a signed-in user", () => {
     const { page } = await openPage(t, { address: someAddress(), locale: "ko-KR", width: 360, height: 740 });
     await page.goto(stack.edge.url);
     await page.getByRole("heading", { name: "파일에서 테스트 찾기" }).waitFor();
-    await page.getByText(/^실시간,/).waitFor();
+    await page.getByText(/^실시간 ·/).waitFor();
     assert.equal(await page.locator("html").getAttribute("lang"), "ko");
     await picture(page, "korean");
     await page.getByLabel("언어").selectOption("en");

@@ -50,7 +50,7 @@ describe("the page", () => {
       page.on("request", (request) => hosts.add(new URL(request.url()).origin));
       await page.addInitScript(watchShifts);
       await page.goto(stack.edge.url);
-      await page.getByText(locale === "ko-KR" ? /^실시간,/ : /^live,/).waitFor();
+      await page.getByText(locale === "ko-KR" ? /^실시간 ·/ : /^live,/).waitFor();
       // Long enough for two events of the lanes.
       await page.waitForTimeout(1500);
       await requireStill(page, 0.005);

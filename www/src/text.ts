@@ -13,7 +13,7 @@ export let language: Language = initial();
 
 function initial(): Language {
   const chosen = remember((storage) => storage.getItem(rememberedAs)) ?? navigator.language;
-  return chosen.startsWith("ko") ? "ko" : "en";
+  return /^ko(-|$)/.test(chosen) ? "ko" : "en";
 }
 
 /** Uses the browser's storage for this page, unless its user has disabled storage. */

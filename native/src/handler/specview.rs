@@ -246,14 +246,14 @@ fn sentence(name: &str, language: Language) -> String {
     }
     match language {
         Language::En => format!("{text}."),
-        Language::Ko => format!("{text} — 확인한다."),
+        Language::Ko => text,
     }
 }
 
 fn markdown(tests: &[TestCase], sentences: &[String], language: Language) -> String {
     let (title, count) = match language {
         Language::En => ("Specification", format!("{} test cases.", tests.len())),
-        Language::Ko => ("명세", format!("테스트 케이스 {}개.", tests.len())),
+        Language::Ko => ("테스트 명세", format!("테스트 케이스 {}개", tests.len())),
     };
     let mut text = format!("# {title}\n\n{count}\n");
     let mut files: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
