@@ -9,6 +9,8 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
+use weir_ledger::catalogue;
+use weir_ledger::control::{self, Override, User};
 
 use super::answers::{LacksScope, NoSubject, Unauthenticated, Unavailable};
 use super::caller::Caller;
@@ -47,6 +49,9 @@ pub(super) struct WantedToken {
     tier: String,
     /// The user. Default: a new one.
     user: Option<Uuid>,
+    /// The number of the user's jobs at once on workers that would be idle, for every meter. Default: the plan's.
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    burst: Option<u32>,
 }
 
 /// A bearer token.
@@ -71,7 +76,7 @@ pub(super) struct Given {
     responses(
         (status = 200, body = Given, description = "The token"),
         Unauthenticated, LacksScope,
-        (status = 422, body = ProblemDetails, description = "The plan is unknown, or the user is not a UUID", content_type = "application/problem+json"),
+        (status = 422, body = ProblemDetails, description = "The plan is unknown, the user is not a UUID, or the burst is not a number from 1", content_type = "application/problem+json"),
         Unavailable,
     )
 )]
@@ -85,16 +90,18 @@ pub(super) async fn development_token(
         return Err(ApiError::NoRoute);
     }
     // As with submissions, the content type does not matter.
-    let Ok(WantedToken { tier, user }) = serde_json::from_slice(&body) else {
+    let Ok(WantedToken { tier, user, burst }) = serde_json::from_slice(&body) else {
         return Err(ApiError::Unprocessable(
-            "tier must be the name of a plan; user, if present, must be a UUID".to_owned(),
+            "tier must be the name of a plan; user, if present, must be a UUID; burst, if present, must be a number \
+             from 1"
+                .to_owned(),
         ));
     };
     let user = user.unwrap_or_else(Uuid::new_v4);
     let token = api
         .pool
         .with(async |client| {
-            crate::token::issue(
+            let token = crate::token::issue(
                 client,
                 &api.settings,
                 &user.into(),
@@ -106,7 +113,18 @@ pub(super) async fn development_token(
                 TokenError::NoPlan(..) => ApiError::Unprocessable(error.to_string()),
                 TokenError::Database(error) => error.into(),
                 error => ApiError::Unavailable(error.to_string()),
-            })
+            })?;
+            if burst.is_some() {
+                let user = User::of(api.holders, user.into());
+                let wanted = Override {
+                    burst,
+                    ..Override::default()
+                };
+                for meter in catalogue::load(&**client).await?.meters.keys() {
+                    control::set_override(client, "weir", &user, meter, &wanted).await?;
+                }
+            }
+            Ok::<_, ApiError>(token)
         })
         .await?;
     Ok(Json(Given { token, user, tier }))

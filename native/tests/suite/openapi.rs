@@ -709,6 +709,29 @@ async fn development_tokens_exist_in_development_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn development_tokens_can_have_a_burst() {
+    let weir = Weir::with(&[("WEIR_ENV", "development")]).await;
+    let ask = async |wanted: Value| {
+        let anybody = Who::Address("198.51.100.9");
+        weir.post("/api/dev/token", anybody, &wanted).await
+    };
+    let given = ask(json!({ "tier": "free", "burst": 3 })).await;
+    assert_eq!(given.status, 200, "{}", given.body);
+    let user: Uuid = given.body["user"].as_str().unwrap().parse().unwrap();
+    let set = "SELECT count(*), count(*) FILTER (WHERE o.burst = 3 AND o.slots IS NULL AND o.expires_at IS NULL)
+                 FROM meters m LEFT JOIN limit_overrides o ON o.event_type::text = m.name::text AND o.user_id = $1";
+    let client = weir.client().await;
+    let row = client.query_one(set, &[&user]).await.unwrap();
+    let (meters, with_burst): (i64, i64) = (row.get(0), row.get(1));
+    assert_eq!((meters, with_burst), (2, 2));
+    for burst in [json!(0), json!(-1), json!("3"), json!(1_000_001)] {
+        let refused = ask(json!({ "tier": "free", "burst": burst })).await;
+        assert_eq!(refused.status, 422, "{burst}: {}", refused.body);
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_shared_queue_runs_without_admission_in_development_only() {
     let route = "/api/dev/shared-queue";
     let who = Who::Address("198.51.100.9");
