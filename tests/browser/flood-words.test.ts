@@ -88,9 +88,14 @@ class Demonstration {
     return job;
   }
 
+  begin(jobs: FakeJob[]): void {
+    for (const job of jobs) Object.assign(job, { status: "running", started_at: time() });
+  }
+
   finish(jobs: FakeJob[]): void {
     for (const job of jobs)
-      if (job.status === "queued") Object.assign(job, { status: "completed", started_at: time(), finished_at: time() });
+      if (job.status !== "completed")
+        Object.assign(job, { status: "completed", started_at: time(), finished_at: time() });
   }
 }
 
@@ -98,7 +103,7 @@ function time(): string {
   return new Date().toISOString();
 }
 
-const lane = { oldest_wait_ms: 0, paused: false, queued: 0, running: 0, workers: 3 };
+const lane = { oldest_wait_ms: 0, paused: false, queued: 0, running: 0, lent: 0, workers: 3 };
 
 /** Records each sentence below the buttons. */
 const watchSentences = `
@@ -123,6 +128,22 @@ const watchDots = `
   };
 `;
 
+/** Records the number of dashed frames last drawn on each canvas. */
+const watchDashes = `
+  {
+    const drawing = CanvasRenderingContext2D.prototype;
+    const { clearRect, setLineDash } = drawing;
+    drawing.clearRect = function (...box) {
+      this.canvas.dashed = 0;
+      return clearRect.apply(this, box);
+    };
+    drawing.setLineDash = function (dash) {
+      if (dash.length > 0) this.canvas.dashed++;
+      return setLineDash.call(this, dash);
+    };
+  }
+`;
+
 /** The number of dots for jobs of others in a picture. No other dot has this radius. */
 function othersIn(page: Page, stage: string): Promise<number> {
   return page.evaluate(`document.querySelector("${stage} canvas").radii.filter((r) => r === 8).length`);
@@ -137,6 +158,7 @@ async function open(
   const demonstration = new Demonstration();
   await page.addInitScript(watchSentences);
   await page.addInitScript(watchDots);
+  await page.addInitScript(watchDashes);
   await servePage(page, demonstration.answer);
   await page.goto(address);
   await page.getByText("live,").waitFor();
@@ -290,12 +312,11 @@ describe("the flood's sentence", () => {
     await page.getByText("101 jobs were waiting when you joined.").waitFor();
     const before = demonstration.events;
     await until("three events of the lanes", () => demonstration.events >= before + 3);
-    const [why, note] = [page.locator("#why-later"), page.locator("#crowded")];
-    assert.deepEqual([await why.isVisible(), await note.textContent()], [true, ""]);
+    const note = page.locator("#crowded");
+    assert.equal(await note.textContent(), "");
     assert.equal(await othersIn(page, "#weir-stage"), 0, "another job is drawn only when there is one");
     demonstration.others = 1;
     await note.getByText("Other jobs, such as another visitor's, share these workers").waitFor();
-    assert.ok(await why.isHidden());
     for (const stage of ["#weir-stage", "#shared-stage"])
       await until("a job of others at each worker", async () => (await othersIn(page, stage)) === 3);
     demonstration.others = 0;
@@ -308,10 +329,30 @@ describe("the flood's sentence", () => {
     demonstration.shared.length = 0;
     await page.getByRole("button", { name: "Flood again" }).click();
     await page.getByText(/Now join with one\.$/).waitFor();
-    await why.waitFor();
     demonstration.finish([...demonstration.weir, ...demonstration.shared]);
     await page.getByText("All 104 jobs are done.").waitFor();
     assert.equal(await note.textContent(), "");
+  });
+
+  it("draws lent workers with dashes, and counts slots without them", async (t) => {
+    const { page, demonstration } = await open(t);
+    await page.getByText("Lent: a worker that would be idle").waitFor();
+    await page.getByRole("button", { name: "Flood it" }).click();
+    await page.getByText(/Now join with one\.$/).waitFor();
+    const dashed = (): Promise<number> => page.evaluate("document.querySelector('#weir-stage canvas').dashed");
+    assert.equal(await dashed(), 0);
+    const mine = demonstration.weir.filter(({ user }) => user === 0);
+    demonstration.begin(mine.slice(0, 1));
+    // A later time than the first job's.
+    await page.waitForTimeout(20);
+    demonstration.begin(mine.slice(1, 3));
+    await until("two lent workers", async () => (await dashed()) === 2);
+    assert.deepEqual(await page.locator("#weir-stage .slot-text").allTextContents(), ["1/1", "1/1", "1/1", "0/1"]);
+    assert.deepEqual((await page.locator("#weir-stage .count").allTextContents())[0], "47 waiting");
+    assert.equal(await page.evaluate("document.querySelector('#shared-stage canvas').dashed"), 0);
+    demonstration.finish([...demonstration.weir, ...demonstration.shared]);
+    await page.getByText("All 104 jobs are done.").waitFor();
+    assert.equal(await dashed(), 0);
   });
 
   it("does not count own jobs as others' when the lanes are late", async (t) => {

@@ -20,6 +20,28 @@ function sceneOf(jobs: RecordedJob[], workers: number, shared: boolean): Scene {
 }
 
 describe("a scene", () => {
+  it("has lent jobs and none in a slot when a user runs more jobs than slots", () => {
+    const jobs: RecordedJob[] = [
+      [0, 0, 10, 250],
+      [0, 0, 20, 260],
+      [0, 0, 20, 270],
+      // Starts after the first job, but while two others run.
+      [0, 0, 255, 500],
+      // Starts when no other job runs.
+      [0, 0, 600, 800],
+      [1, 0, 700, 900],
+    ];
+    const scene = sceneOf(jobs, 3, false);
+    assert.deepEqual(
+      scene.jobs.map((job) => scene.isLent(job)),
+      [false, true, true, true, false, false],
+    );
+    const [queue] = scene.queues(100);
+    assert.deepEqual([queue?.running.length, queue?.inSlot.length, queue?.waiting.length], [3, 0, 2]);
+    const shared = sceneOf(jobs, 3, true);
+    assert.ok(!shared.jobs.some((job) => shared.isLent(job)), "a shared queue lends nothing");
+  });
+
   it("never shows more running jobs than workers, or a job in two places", () => {
     // With a slot for each of four users and with one queue, the fourth job waits for the end of the first.
     const jobs: RecordedJob[] = [0, 1, 2, 3].map((user) => [user, 0, 10 + user, 30 + user]);
@@ -55,7 +77,7 @@ describe("a scene", () => {
       [0, 0, 10, 500],
       [0, 0, 530, 900],
     ];
-    for (const [jobs, workers, isShared, at, lent] of [
+    for (const [jobs, workers, isShared, at, others] of [
       [slow, 3, true, 300, 2],
       [slow, 3, false, 300, 2],
       [slow, 3, true, 515, 0],
@@ -63,6 +85,6 @@ describe("a scene", () => {
       [sameUser, 3, false, 300, 0],
       [sameUser, 1, true, 520, 0],
     ] as const)
-      assert.equal(sceneOf([...jobs], workers, isShared).lent(at), lent, `${jobs} at ${at} ms`);
+      assert.equal(sceneOf([...jobs], workers, isShared).othersAt(at), others, `${jobs} at ${at} ms`);
   });
 });

@@ -4,13 +4,16 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { json } from "node:stream/consumers";
 import { it } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
 import { attempt } from "../../scripts/lib/process.ts";
 
 it("a recording ends with a failed job without waiting for it", async (t) => {
   const job = { id: 7, status: "failed", error: { message: "out of paper" } };
-  const server = createServer((request, response) => {
+  const wanted: unknown[] = [];
+  const server = createServer(async (request, response) => {
+    if (request.url?.endsWith("/token")) wanted.push(await json(request));
     const answer = request.url?.endsWith("/token")
       ? { token: "some" }
       : request.url?.endsWith("/batch")
@@ -31,4 +34,6 @@ it("a recording ends with a failed job without waiting for it", async (t) => {
   const recorded = await attempt(process.execPath, [join(root, "scripts", "record.ts")], { env, timeout: 20_000 });
   assert.equal(recorded.code, 1, recorded.output);
   assert.match(recorded.output, /job 7 is failed: out of paper/);
+  // Three customers and the newcomer can use all workers.
+  assert.deepEqual(wanted, Array(4).fill({ tier: "free", burst: 3 }));
 });

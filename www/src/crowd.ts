@@ -9,7 +9,6 @@ import { onLanguage, t } from "./text.ts";
 /** A job may be counted as unfinished until so many milliseconds after its end: its transaction commits later. */
 const commitTime = 3000;
 
-const explanation = element("why-later", HTMLElement);
 const note = element("crowded", HTMLElement);
 let isCrowded = false;
 
@@ -27,7 +26,10 @@ export function showSharedNotice(now: boolean): void {
   show();
 }
 
-/** Whether the lanes contain more jobs than the scenes. Parked jobs wait for no worker. */
+/**
+ * Whether the lanes contain more jobs than the scenes. Parked jobs wait for no worker. Lent jobs do not count, because
+ * the scenes count only jobs in slots.
+ */
 export function hasOthers(lanes: Lanes, weir: Scene, shared: Scene): boolean {
   const since = Date.parse(lanes.at) - commitTime;
   const own = (scene: Scene, user?: number): number =>
@@ -36,15 +38,13 @@ export function hasOthers(lanes: Lanes, weir: Scene, shared: Scene): boolean {
     ).length;
   const atWorkers = (service: string): number => {
     const lane = lanes.services[service]?.default;
-    return lane ? lane.queued + lane.running : 0;
+    return lane ? lane.queued + lane.running - lane.lent : 0;
   };
   const inSlots = weir.users.reduce((sum, { slots }, user) => sum + Math.min(slots, own(weir, user)), 0);
   return atWorkers(demo) > inSlots || atWorkers(demoShared) > own(shared);
 }
 
-/** In place of the other explanation, so that nothing moves. */
 function show(): void {
-  explanation.classList.toggle("gone", isCrowded);
   const words = isCrowded ? t("crowded") : "";
   if (note.textContent !== words) note.textContent = words;
 }

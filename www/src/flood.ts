@@ -24,7 +24,10 @@ import { onLanguage, t } from "./text.ts";
 import { randomUuid } from "./uuid.ts";
 import { comparisonAt, type Newcomer, sentenceAt, type Tracks } from "./verdict.ts";
 
-/** The number of jobs of each flooding user. All are on the Free plan, which allows 50 a month. */
+/**
+ * The number of jobs of each flooding user. All are on the Free plan, which allows 50 a month, with a burst of all
+ * workers.
+ */
 const floods = [50, 34, 20] as const;
 const total = floods.reduce((sum, jobs) => sum + jobs, 0);
 const you = floods.length;
@@ -139,8 +142,8 @@ class Run implements Tracks {
 
   takeJobs(user: number, jobs: Job[]): void {
     let isNew = this.weir.take(jobs.map((job) => sceneJob(user, job)));
-    // The number of slots is the server's setting. It is at least the highest number in use at once.
-    const used = jobs.filter((job) => !isFinished(job) && job.waiting_for !== "slot").length;
+    // The number of slots is the server's setting. It is at least the highest number of jobs in slots at once.
+    const used = jobs.filter((job) => !isFinished(job) && !job.lent && job.waiting_for !== "slot").length;
     const owner = this.weir.users[user];
     if (owner && owner.slots < used) {
       owner.slots = used;
@@ -217,7 +220,7 @@ async function begin(): Promise<void> {
   try {
     const users = await Promise.all(
       floods.map(async (jobs, user) => {
-        const token = await developmentToken("free");
+        const token = await developmentToken("free", demoWorkers());
         mine.tokens[user] = token;
         mine.listed(user, Date.now());
         const submitted = await submitBatch(
@@ -262,7 +265,7 @@ async function newcomer(): Promise<void> {
   mine.joining = true;
   showButtons();
   try {
-    const token = await developmentToken("free");
+    const token = await developmentToken("free", demoWorkers());
     mine.tokens[you] = token;
     mine.listed(you, Date.now());
     const { job } = await submit(demo, {}, token);

@@ -116,7 +116,7 @@ export class Picture {
     context.clearRect(-margin, -margin, layout.width + 2 * margin, layout.height + 2 * margin);
     const queues = scene.queues(at);
     const workers = layout.workers(scene.workers);
-    this.#drawWorkers(context, layout, queues, workers, this.#isShared() ? scene.lent(at) : 0);
+    this.#drawWorkers(context, scene, layout, queues, workers, this.#isShared() ? scene.othersAt(at) : 0);
     if (scene.jobs.length === 0) this.#drawEmptyQueues(context, layout, scene.shared);
     let moving = false;
     for (const { job, spot, time, isDone } of this.#spots(scene, layout, queues, workers, at)) {
@@ -183,28 +183,30 @@ export class Picture {
     return free;
   }
 
-  /** A busy worker has the color of the job's user. A job of others is a dot without a letter. */
+  /** A busy worker has the color of the job's user, and is dashed if it is lent. A job of others is a dot without a letter. */
   #drawWorkers(
     context: CanvasRenderingContext2D,
+    scene: Scene,
     layout: Layout,
     queues: QueueStatus[],
     workers: Point[],
-    lent: number,
+    others: number,
   ): void {
-    const busy = new Map<number, number>();
-    for (const { running } of queues)
-      for (const job of running) busy.set(this.#worker(job.id, workers.length), job.user);
+    const busy = new Map<number, SceneJob>();
+    for (const { running } of queues) for (const job of running) busy.set(this.#worker(job.id, workers.length), job);
     for (const [n, { x, y }] of workers.entries()) {
-      const user = busy.get(n);
-      context.strokeStyle = (user === undefined ? undefined : this.#colours[user]) ?? layout.edge;
-      context.lineWidth = user === undefined ? 1.5 : 3;
+      const job = busy.get(n);
+      context.strokeStyle = (job && this.#colours[job.user]) ?? layout.edge;
+      context.lineWidth = job ? 3 : 1.5;
+      context.setLineDash(job && scene.isLent(job) ? [5, 4] : []);
       context.beginPath();
       context.roundRect(x - 15, y - 15, 30, 30, 7);
       context.stroke();
     }
+    context.setLineDash([]);
     const free = workers.filter((_, n) => !busy.has(n));
     context.fillStyle = layout.edge;
-    for (const { x, y } of free.slice(Math.max(0, free.length - lent))) {
+    for (const { x, y } of free.slice(Math.max(0, free.length - others))) {
       context.beginPath();
       context.arc(x, y, 8, 0, 2 * Math.PI);
       context.fill();

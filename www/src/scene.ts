@@ -16,7 +16,7 @@ export const betweenJobs = 100;
 export interface SceneUser {
   /** Drawn on each of the user's jobs, because color alone is not enough. */
   letter: string;
-  /** The number of the user's jobs that may run at once. */
+  /** The number of the user's jobs that may run at once, however busy the workers are. */
   slots: number;
 }
 
@@ -111,14 +111,30 @@ export class Scene {
   }
 
   /**
+   * Whether a job runs on a lent worker: it started while its user's other running jobs used all of the slots. The
+   * server may count slightly differently around the end of a job.
+   */
+  isLent({ id, user, started }: SceneJob): boolean {
+    if (this.shared || started === undefined) return false;
+    const before = this.#inOrder.filter(
+      (other) =>
+        other.user === user &&
+        other.started !== undefined &&
+        (other.started < started || (other.started === started && other.id < id)) &&
+        (other.finished === undefined || other.finished > started),
+    );
+    return before.length >= (this.users[user]?.slots ?? 1);
+  }
+
+  /**
    * The number of workers that run jobs of others: a job that could run waits for a worker, so no worker is free. A
    * worker that takes the next job at this moment does not count.
    */
-  lent(at: number): number {
-    return Math.min(...[0, 1 / 3, 2 / 3, 1].map((part) => this.#lentOnceAt(at - part * betweenJobs)));
+  othersAt(at: number): number {
+    return Math.min(...[0, 1 / 3, 2 / 3, 1].map((part) => this.#othersOnceAt(at - part * betweenJobs)));
   }
 
-  #lentOnceAt(at: number): number {
+  #othersOnceAt(at: number): number {
     const queues = this.queues(at);
     const count = (jobs: (queue: QueueStatus) => SceneJob[]): number =>
       queues.reduce((sum, queue) => sum + jobs(queue).length, 0);

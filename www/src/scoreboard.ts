@@ -24,8 +24,10 @@ export class Scoreboard {
       if (!status) continue;
       done += status.done;
       write(row.waiting, t("waitingCount", { n: status.waiting.length }));
-      const used = status.inSlot.length + status.running.length;
-      if (row.slots) write(row.slots, `${used}/${scene.users[n]?.slots ?? 1}`);
+      const slots = scene.users[n]?.slots ?? 1;
+      // Lent jobs run over the slots.
+      const used = Math.min(slots, status.inSlot.length + status.running.length);
+      if (row.slots) write(row.slots, `${used}/${slots}`);
     }
     write(this.#done, scene.jobs.length > 0 ? t("doneOf", { done, total: scene.jobs.length }) : "");
   }

@@ -41,8 +41,7 @@ export const english = {
   youWithWeir: "You, with Weir",
   youShared: "You, shared queue",
   soFar: "{time} so far",
-  whyLater:
-    "With Weir, customer A's flood ends later than in the shared queue, because A's jobs use only A's slots. Jobs that wait in A's queue delay no one else.",
+  lent: "Lent: a worker that would be idle runs a job over the customer's slots",
   crowded:
     "Other jobs, such as another visitor's, share these workers (grey dots), so both queues are slower than usual.",
   // The tabs.
@@ -188,7 +187,8 @@ export const english = {
   costCharged: "{n} charged",
   // All jobs.
   nowTitle: "All jobs, right now",
-  nowIntro: "A job runs when its owner has a free slot and a worker is free.",
+  nowIntro:
+    "A job runs when its owner has a free slot and a worker is free. Idle workers also run jobs over their owner's slots.",
   runningTitle: "Running",
   forSlot: "Waiting for a slot",
   forWorker: "Waiting for a worker",

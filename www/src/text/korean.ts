@@ -43,8 +43,7 @@ export const korean: Record<Key, string> = {
   youWithWeir: "나 · Weir",
   youShared: "나 · 공유 대기열",
   soFar: "{time}째",
-  whyLater:
-    "Weir에서는 고객 A의 작업이 A의 슬롯만 쓰므로 공유 대기열보다 늦게 끝납니다. 대신 A의 대기열에 쌓인 작업은 다른 고객을 기다리게 하지 않습니다.",
+  lent: "빌려준 워커: 놀고 있을 워커가 고객의 슬롯을 넘는 작업을 실행합니다",
   crowded: "다른 방문자 등의 작업(회색 점)이 워커를 함께 써서 두 대기열 모두 평소보다 느립니다.",
   tabs: "페이지 섹션",
   tabTry: "사용해 보기",
@@ -184,7 +183,8 @@ export const korean: Record<Key, string> = {
   costReserved: "사용 예정 {n}",
   costCharged: "차감 {n}",
   nowTitle: "전체 작업 실시간 현황",
-  nowIntro: "작업은 제출한 사용자의 빈 슬롯과 빈 워커가 모두 있을 때 실행됩니다.",
+  nowIntro:
+    "작업은 제출한 사용자의 빈 슬롯과 빈 워커가 모두 있을 때 실행됩니다. 놀고 있는 워커는 슬롯을 넘는 작업도 실행합니다.",
   runningTitle: "실행 중",
   forSlot: "슬롯 대기",
   forWorker: "워커 대기",
