@@ -17,10 +17,11 @@
 -- - burst: as in plan_of.
 --
 -- One SELECT, not STRICT and without SET, so that the planner inlines it and computes only the columns that the caller
--- reads. Pass no volatile expression.
+-- reads. Pass no volatile expression. With the constants false for `draws` and 0 for `of_windows`, the planner also leaves
+-- out the grants and the shorter windows.
 -- Cost: look-ups by key: the subscription, its plan, the limits, overrides, one balance a window. With draws, also the
 -- index range of the unused grants.
--- Callers: submit_many, admit_late, weir_extend, check_submission, windows_with_limits;
+-- Callers: accounts_of, admit_late, weir_extend, check_submission, windows_with_limits;
 -- ledger/src/attempts/sql/reserved.sql, ledger/src/read/sql/usage.sql.
 CREATE OR REPLACE FUNCTION account_of(of_user uuid, meter text, draws boolean, at timestamptz,
                                       of_month timestamptz DEFAULT NULL, of_windows smallint DEFAULT NULL,
@@ -47,13 +48,13 @@ LANGUAGE sql STABLE ROWS 1 AS $$
            ARRAY[coalesce(b.reserved, 0)] || short.reserved,
            least(room_in(plan.month, plan.month_ceiling, coalesce(b.used, 0), coalesce(b.reserved, 0),
                          coalesce(b.from_grants, 0), coalesce(granted.amount, 0)),
-                 CASE WHEN short.spans IS NOT NULL THEN (
+                 CASE WHEN coalesce(of_windows, plan.counted) <> 0 THEN (
                      SELECT min(room_in(m.most, m.ceiling, m.used, m.reserved, 0, 0))
                      FROM unnest(short.limits, short.ceilings, short.used, short.reserved)
                          AS m (most, ceiling, used, reserved)) END),
            9223372036854775807 - greatest(
                coalesce(b.used, 0)::numeric + coalesce(b.reserved, 0),
-               CASE WHEN short.spans IS NOT NULL THEN (
+               CASE WHEN coalesce(of_windows, plan.counted) <> 0 THEN (
                    SELECT max(m.used::numeric + m.reserved) FROM unnest(short.used, short.reserved) AS m (used, reserved)) END),
            plan.month - (coalesce(b.used, 0)::numeric + coalesce(b.reserved, 0) - coalesce(b.from_grants, 0)),
            CASE WHEN t.counts_slots
@@ -74,7 +75,7 @@ LANGUAGE sql STABLE ROWS 1 AS $$
                array_agg(g.expires_at) AS ends, array_agg(g.created_at) AS starts
         FROM (SELECT * FROM grants_left(of_user, meter, at) l ORDER BY l.n OFFSET 0) g
         WHERE draws
-    ) granted ON true
+    ) granted ON draws
     LEFT JOIN LATERAL (
         SELECT array_agg(c.span ORDER BY c.mask) AS spans,
                array_agg(c.start ORDER BY c.mask) AS starts,
@@ -104,6 +105,6 @@ LANGUAGE sql STABLE ROWS 1 AS $$
             ORDER BY k.generation DESC LIMIT 1
         ) q ON true
         WHERE coalesce(of_windows, plan.counted) <> 0 AND coalesce(of_windows, plan.counted) & c.mask <> 0
-    ) short ON true
+    ) short ON coalesce(of_windows, plan.counted) <> 0
     WHERE of_user IS NOT NULL
 $$;

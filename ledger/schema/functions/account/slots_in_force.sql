@@ -1,7 +1,7 @@
 -- The slot limit of a holder by the settings that Weir's processes wrote last; 2147483647 is unlimited. PL/pgSQL, so
 -- that its query is planned once per session.
 -- Cost: one row.
--- Callers: submit_many, settle_many, admit_late; ledger/src/settlement/sql/waiting.sql, ledger/src/read/sql/holder_slots.sql,
+-- Callers: accounts_of, settle_many, admit_late; ledger/src/settlement/sql/waiting.sql, ledger/src/read/sql/holder_slots.sql,
 -- ledger/src/audit/sql/i2_slots.sql and i5_waiting.sql.
 CREATE OR REPLACE FUNCTION slots_in_force(of_user uuid, plan text, slots_of_plan int, own_slots int) RETURNS int
 LANGUAGE plpgsql STABLE

@@ -37,15 +37,34 @@ DECLARE
     n CONSTANT int := cardinality(submissions);
     of_holders uuid[];
     meters usage_event_type[];
-    n_locked int;
+    users uuid[];
+    places tid[];
+    slots int[];
+    parked_jobs int[];
+    has_grants boolean;
+    are_locked boolean;
+    accounts_exist boolean := false;
     accounts refcursor;
-    a record;
+    -- The account.
+    place tid;
+    slots_in_use int;
+    parked int;
+    lane text;
+    counted smallint;
+    room numeric;
+    capacity numeric;
+    plan_left numeric;
+    burst int;
+    scheduled int;
+    slot_limit bigint;
     s record;
     waits boolean;
+    total numeric;
     excess numeric;
     draw bigint;
     twin int;
     has_keys boolean := false;
+    has_old_keys boolean := false;
     n_folds int := 0;
     has_draws boolean := false;
     accepted int := 0;
@@ -75,8 +94,7 @@ DECLARE
     seen_unique bytea[] := '{}';
     unique_jobs bigint[] := '{}';
     -- By changed account, and by changed window.
-    h_holders uuid[] := '{}';
-    h_meters text[] := '{}';
+    h_places tid[] := '{}';
     h_slots int[] := '{}';
     h_parked int[] := '{}';
     h_limits int[] := '{}';
@@ -92,18 +110,41 @@ DECLARE
     w_used bigint[] := '{}';
     w_accepted bigint[] := '{}';
 BEGIN
-    IF locking <> 'none' THEN
-        SELECT array_agg(u.holder), array_agg(u.meter) INTO of_holders, meters
-        FROM (SELECT DISTINCT s.holder, s.meter FROM unnest(submissions) s) u;
-        n_locked := (SELECT count(*) FROM lock_accounts(of_holders, meters, locking = 'skip'));
-    END IF;
-    IF n_locked < cardinality(of_holders) THEN
-        -- Without effect on users and accounts that exist.
-        PERFORM create_users(array_agg(s.user_id), array_agg(s.subject)) FROM unnest(submissions) s;
-        INSERT INTO holders (holder, event_type, user_id)
-        SELECT DISTINCT s.holder, s.meter, s.user_id FROM unnest(submissions) s ORDER BY 1, 2
-        ON CONFLICT (holder, event_type) DO NOTHING;
-        IF (SELECT count(*) FROM lock_accounts(of_holders, meters, locking = 'skip')) < cardinality(of_holders) THEN
+    LOOP
+        -- The order and the limit find the live version of a row (see ledger/schema/tables/holders.sql).
+        IF locking = 'wait' THEN
+            SELECT array_agg(w.holder), array_agg(w.meter), array_agg(w.user_id), array_agg(h.place),
+                   array_agg(h.slots_in_use), array_agg(h.parked), bool_or(h.has_grants), count(h.place) = count(*)
+            INTO of_holders, meters, users, places, slots, parked_jobs, has_grants, are_locked
+            FROM (SELECT DISTINCT s.holder, s.meter, s.user_id FROM unnest(submissions) s ORDER BY 1, 2) w
+            LEFT JOIN LATERAL (
+                SELECT k.ctid AS place, k.* FROM holders k WHERE k.holder = w.holder AND k.event_type = w.meter
+                ORDER BY k.generation DESC LIMIT 1 FOR NO KEY UPDATE
+            ) h ON true;
+        ELSIF locking = 'skip' THEN
+            SELECT array_agg(w.holder), array_agg(w.meter), array_agg(w.user_id), array_agg(h.place),
+                   array_agg(h.slots_in_use), array_agg(h.parked), bool_or(h.has_grants), count(h.place) = count(*)
+            INTO of_holders, meters, users, places, slots, parked_jobs, has_grants, are_locked
+            FROM (SELECT DISTINCT s.holder, s.meter, s.user_id FROM unnest(submissions) s ORDER BY 1, 2) w
+            LEFT JOIN LATERAL (
+                SELECT k.ctid AS place, k.* FROM holders k WHERE k.holder = w.holder AND k.event_type = w.meter
+                ORDER BY k.generation DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+            ) h ON true;
+        ELSE
+            SELECT array_agg(w.holder), array_agg(w.meter), array_agg(w.user_id), array_agg(h.place),
+                   array_agg(h.slots_in_use), array_agg(h.parked), bool_or(h.has_grants), count(h.place) = count(*)
+            INTO of_holders, meters, users, places, slots, parked_jobs, has_grants, are_locked
+            FROM (SELECT DISTINCT s.holder, s.meter, s.user_id FROM unnest(submissions) s ORDER BY 1, 2) w
+            LEFT JOIN LATERAL (
+                SELECT k.ctid AS place, k.* FROM holders k WHERE k.holder = w.holder AND k.event_type = w.meter
+                ORDER BY k.generation DESC LIMIT 1
+            ) h ON true;
+            -- The account may not exist.
+            has_grants := has_grants OR NOT are_locked;
+            EXIT;
+        END IF;
+        EXIT WHEN are_locked;
+        IF accounts_exist THEN
             RETURN QUERY
             SELECT u.ordinality::int, 'locked', NULL::bigint, NULL::text, NULL::timestamptz, NULL::bigint, NULL::bigint,
                    NULL::bigint, NULL::text[], NULL::text, NULL::int, NULL::timestamptz, NULL::text[],
@@ -113,47 +154,38 @@ BEGIN
             WHERE NOT EXISTS (SELECT FROM lock_accounts(ARRAY[u.holder], ARRAY[u.meter], true));
             RETURN;
         END IF;
-    END IF;
+        -- Without effect on users and accounts that exist.
+        PERFORM create_users(array_agg(s.user_id), array_agg(s.subject)) FROM unnest(submissions) s;
+        INSERT INTO holders (holder, event_type, user_id)
+        SELECT DISTINCT s.holder, s.meter, s.user_id FROM unnest(submissions) s ORDER BY 1, 2
+        ON CONFLICT (holder, event_type) DO NOTHING;
+        accounts_exist := true;
+    END LOOP;
 
-    -- A separate statement, which reads under the locks.
-    OPEN accounts FOR
-        SELECT coalesce(h.slots_in_use, 0) AS slots_in_use, coalesce(h.parked, 0) AS parked, clock.at, c.*,
-               (c.attributes).max_waiting,
-               CASE WHEN (c.attributes).max_waiting IS NOT NULL
-                   THEN count_scheduled(w.holder, w.meter, (c.attributes).max_waiting - coalesce(h.parked, 0))
-               END AS scheduled,
-               coalesce(c.slots_now, CASE WHEN w.user_id IS NOT NULL THEN raise_no_limits(w.meter)
-                                          ELSE slots_in_force(NULL, NULL, NULL, NULL) END) AS slot_limit
-        FROM (SELECT DISTINCT s.holder, s.meter, s.user_id FROM unnest(submissions) s ORDER BY 1, 2) w
-        -- In a dry run, the account may not exist.
-        LEFT JOIN LATERAL (
-            SELECT * FROM holders k WHERE k.holder = w.holder AND k.event_type = w.meter
-            ORDER BY k.generation DESC LIMIT 1
-        ) h ON true
-        CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
-        LEFT JOIN LATERAL account_of(w.user_id, w.meter, coalesce(h.has_grants, true), clock.at) c ON true
-        ORDER BY w.holder, w.meter;
+    -- A separate statement, which reads under the locks. Without grants and shorter windows, its plan is half as large.
+    at := clock_timestamp();
+    IF has_grants OR EXISTS (SELECT FROM plan_limits l WHERE l.event_type = ANY (meters) AND l.counted <> 0) THEN
+        OPEN accounts FOR
+            SELECT * FROM accounts_of(of_holders, meters, users, places, slots, parked_jobs, true, NULL, at);
+    ELSE
+        OPEN accounts FOR
+            SELECT * FROM accounts_of(of_holders, meters, users, places, slots, parked_jobs, false, 0::smallint, at);
+    END IF;
     FOR s IN
         SELECT u.ordinality::int AS member, u.holder, u.user_id, u.service, u.meter, u.amount, u.run_at,
                u.idempotency_key, u.request_hash, u.unique_key,
-               e.request_hash AS earlier_hash, e.job_id AS earlier_job, l.id AS live_job,
-               row_number() OVER account = 1 AS is_first, lead(u.ordinality) OVER account IS NULL AS is_last,
-               sum(u.amount) OVER (PARTITION BY u.holder, u.meter) AS total
+               CASE WHEN o.is_valid THEN o.request_hash ELSE e.request_hash END AS earlier_hash,
+               CASE WHEN o.is_valid THEN o.job_id ELSE e.job_id END AS earlier_job, o.is_valid, l.id AS live_job,
+               row_number() OVER account = 1 AS is_first, lead(u.ordinality) OVER account IS NULL AS is_last
         FROM unnest(submissions) WITH ORDINALITY u
         LEFT JOIN LATERAL (
-            SELECT o.request_hash, o.job_id FROM submissions o
-            WHERE o.holder = u.holder AND o.idempotency_key = u.idempotency_key AND o.created_at > now() - key_lifetime()
-            UNION ALL
+            SELECT o.request_hash, o.job_id, o.created_at > now() - key_lifetime() AS is_valid FROM submissions o
+            WHERE o.holder = u.holder AND o.idempotency_key = u.idempotency_key
+        ) o ON true
+        LEFT JOIN LATERAL (
             SELECT f.request_hash, f.job_id FROM folded_submissions f
             WHERE f.holder = u.holder AND f.idempotency_key = u.idempotency_key AND f.created_at > now() - key_lifetime()
-            UNION ALL
-            -- The previous release did not pad an own key that is spelled like a key of a batch's job.
-            SELECT o.request_hash, o.job_id FROM submissions o
-            WHERE length(u.idempotency_key) = 256 AND o.holder = u.holder
-              AND o.idempotency_key = rtrim(u.idempotency_key, '#') AND o.request_hash = u.request_hash
-              AND o.created_at > now() - key_lifetime()
-            LIMIT 1
-        ) e ON u.idempotency_key IS NOT NULL
+        ) e ON true
         LEFT JOIN LATERAL (
             SELECT j.id FROM river_job j
             WHERE j.unique_key = u.unique_key AND j.unique_key IS NOT NULL AND j.unique_states IS NOT NULL
@@ -164,25 +196,15 @@ BEGIN
         ORDER BY u.holder, u.meter, u.ordinality
     LOOP
         IF s.is_first THEN
-            FETCH accounts INTO a;
+            FETCH accounts INTO place, slots_in_use, parked, tier, lane, counted, spans, starts, ends, limits, ceilings,
+                                used_in, reserved_in, from_grants, granted, room, capacity, plan_left, burst,
+                                max_waiting, scheduled, slot_limit;
             added := 0;
             drawn := 0;
             n_slots := 0;
             n_parked := 0;
             n_scheduled := 0;
             first_parked := NULL;
-            tier := a.tier;
-            max_waiting := a.max_waiting;
-            at := a.at;
-            spans := a.spans;
-            starts := a.starts;
-            ends := a.ends;
-            limits := a.limits;
-            ceilings := a.ceilings;
-            used_in := a.used_in;
-            reserved_in := a.reserved_in;
-            from_grants := a.from_grants;
-            granted := a.granted;
         END IF;
         member := s.member;
         job_id := NULL;
@@ -192,10 +214,17 @@ BEGIN
         is_lendable := false;
         -- Without a user there is no plan and no quota, so the job holds only a slot.
         reserved := CASE WHEN s.user_id IS NULL THEN 0 ELSE s.amount END;
-        waits := s.run_at IS NOT NULL OR a.parked + n_parked > 0 OR a.slots_in_use + n_slots >= a.slot_limit;
+        waits := s.run_at IS NOT NULL OR parked + n_parked > 0 OR slots_in_use + n_slots >= slot_limit;
         IF s.idempotency_key IS NOT NULL AND s.earlier_job IS NULL THEN
             has_keys := true;
+            has_old_keys := has_old_keys OR s.is_valid IS NOT NULL;
             twin := array_position(seen_keys, s.holder || '/' || s.idempotency_key);
+            IF length(s.idempotency_key) = 256 THEN
+                -- The previous release did not pad an own key that is spelled like a key of a batch's job.
+                SELECT o.request_hash, o.job_id INTO s.earlier_hash, s.earlier_job FROM submissions o
+                WHERE o.holder = s.holder AND o.idempotency_key = rtrim(s.idempotency_key, '#')
+                  AND o.request_hash = s.request_hash AND o.created_at > now() - key_lifetime();
+            END IF;
             IF twin IS NOT NULL THEN
                 s.earlier_job := seen_jobs[twin];
                 s.earlier_hash := seen_hashes[twin];
@@ -215,13 +244,15 @@ BEGIN
             job_id := s.live_job;
             folds[member] := job_id;
             n_folds := n_folds + (s.idempotency_key IS NOT NULL)::int;
-        ELSIF reserved > 0 AND reserved > a.room - added THEN
+        ELSIF reserved > 0 AND reserved > room - added THEN
             outcome := 'over_quota';
             IF all_or_none THEN
                 added := 0;
                 drawn := 0;
+                SELECT sum(u.amount) INTO total FROM unnest(submissions) u
+                WHERE u.holder = s.holder AND u.meter = s.meter;
             ELSE
-                s.total := reserved;
+                total := reserved;
             END IF;
             SELECT array_agg(m.span ORDER BY m.n) INTO full_spans
             FROM unnest(spans, limits, ceilings, used_in, reserved_in) WITH ORDINALITY
@@ -230,22 +261,22 @@ BEGIN
                 SELECT CASE m.n WHEN 1 THEN from_grants + drawn ELSE 0 END AS paid,
                        CASE m.n WHEN 1 THEN granted - drawn ELSE 0 END AS granted
             ) g
-            WHERE s.total > room_in(m.most, m.ceiling, m.used, m.reserved + added, g.paid, g.granted);
-        ELSIF reserved > a.capacity - added THEN
+            WHERE total > room_in(m.most, m.ceiling, m.used, m.reserved + added, g.paid, g.granted);
+        ELSIF reserved > capacity - added THEN
             outcome := 'too_large';
-        ELSIF waits AND a.parked + n_parked + a.scheduled + n_scheduled >= a.max_waiting THEN
+        ELSIF waits AND parked + n_parked + scheduled + n_scheduled >= max_waiting THEN
             outcome := 'too_many_waiting';
         ELSE
             accepted := accepted + 1;
             job_id := CASE WHEN locking <> 'none' THEN nextval('river_job_id_seq') END;
-            queue := s.service || '_' || coalesce(a.lane, 'default');
+            queue := s.service || '_' || coalesce(lane, 'default');
             created_at := now();
             IF s.run_at IS NOT NULL THEN
                 outcome := 'scheduled';
                 n_scheduled := n_scheduled + 1;
             ELSIF waits THEN
                 outcome := 'parked';
-                is_lendable := coalesce(a.slots_in_use + n_slots + a.parked + n_parked < a.burst, false);
+                is_lendable := coalesce(slots_in_use + n_slots + parked + n_parked < burst, false);
                 n_parked := n_parked + 1;
                 first_parked := coalesce(first_parked, job_id);
             ELSE
@@ -253,7 +284,7 @@ BEGIN
                 n_slots := n_slots + 1;
             END IF;
             -- The part beyond the plan's month: from grants first, and the rest is overage.
-            excess := greatest(reserved - greatest(a.plan_left - added + drawn, 0), 0);
+            excess := greatest(reserved - greatest(plan_left - added + drawn, 0), 0);
             draw := coalesce(least(excess, granted - drawn), 0);
             added := added + reserved;
             drawn := drawn + draw;
@@ -265,7 +296,7 @@ BEGIN
             overages[member] := coalesce(excess, 0) - draw;
             outcomes[member] := outcome;
             periods[member] := starts[1];
-            windows[member] := coalesce(a.counted, 0);
+            windows[member] := coalesce(counted, 0);
             moments[member] := at;
             IF s.unique_key IS NOT NULL THEN
                 seen_unique := seen_unique || s.unique_key;
@@ -282,14 +313,13 @@ BEGIN
             RETURN;
         END IF;
         IF s.is_last AND n_slots + n_parked > 0 THEN
-            h_holders := h_holders || s.holder;
-            h_meters := h_meters || s.meter;
+            h_places := h_places || place;
             h_slots := h_slots || n_slots;
             h_parked := h_parked || n_parked;
-            h_limits := h_limits || a.slot_limit::int;
+            h_limits := h_limits || slot_limit::int;
             h_first := h_first || first_parked;
         END IF;
-        IF s.is_last AND n_parked > 0 AND a.burst > a.slot_limit THEN
+        IF s.is_last AND n_parked > 0 AND burst > slot_limit THEN
             l_holders := l_holders || s.holder;
             l_meters := l_meters || s.meter;
         END IF;
@@ -311,7 +341,7 @@ BEGIN
     END IF;
 
     PERFORM set_config('weir.counters', 'kept', true);
-    IF has_keys THEN
+    IF has_old_keys THEN
         UPDATE submissions o SET idempotency_key = NULL
         FROM unnest(submissions) u
         WHERE o.holder = u.holder AND o.idempotency_key = u.idempotency_key AND o.created_at <= now() - key_lifetime();
@@ -380,19 +410,15 @@ BEGIN
               idempotency_key, request_hash, unique_key, tags, id, reserved, period, windows, at, outcome, draw, overage)
     CROSS JOIN weir_settings t
     WHERE u.id IS NOT NULL;
-    IF cardinality(h_holders) > 0 THEN
+    IF cardinality(h_places) > 0 THEN
         UPDATE holders h
         SET slots_in_use = h.slots_in_use + d.slots,
             parked = h.parked + d.parked,
             granted_slots = CASE WHEN d.slots > 0 THEN d.slot_limit ELSE h.granted_slots END,
             parked_from = least(h.parked_from, d.first_parked),
             changes = h.changes + 1
-        FROM (
-            SELECT u.*, (SELECT k.ctid FROM holders k WHERE k.holder = u.holder AND k.event_type = u.meter
-                         ORDER BY k.generation DESC LIMIT 1) AS place
-            FROM unnest(h_holders, h_meters, h_slots, h_parked, h_limits, h_first)
-                AS u (holder, meter, slots, parked, slot_limit, first_parked)
-        ) d
+        FROM unnest(h_places, h_slots, h_parked, h_limits, h_first) AS d (place, slots, parked, slot_limit, first_parked)
+        -- The row stays at its place, because it is locked.
         WHERE h.ctid = d.place;
     END IF;
     IF l_holders IS NOT NULL THEN
@@ -400,26 +426,28 @@ BEGIN
         ON CONFLICT DO NOTHING;
     END IF;
     IF cardinality(w_users) > 0 THEN
-        WITH wanted AS MATERIALIZED (
-            SELECT u.*,
+        UPDATE quota_balances b
+        SET reserved = b.reserved + d.amount,
+            -- Usage above a limit that was lowered later stays allowed.
+            granted_limit = greatest(d.accepted, b.used + b.reserved - b.from_grants),
+            changes = b.changes + 1
+        FROM (
+            SELECT u.amount, u.accepted,
                    -- A text has the meter's collation here, which the index does not have for spans.
                    (SELECT k.ctid FROM quota_balances k
                     WHERE k.user_id = u.holder AND k.event_type = u.meter AND k.span = u.span COLLATE "default"
                       AND k.period_start = u.start
                     ORDER BY k.generation DESC LIMIT 1) AS place
-            FROM unnest(w_users, w_meters, w_spans, w_starts, w_amounts, w_used, w_accepted)
-                AS u (holder, meter, span, start, amount, used, accepted)
-        ), updated AS (
-            UPDATE quota_balances b
-            SET reserved = b.reserved + d.amount,
-                -- Usage above a limit that was lowered later stays allowed.
-                granted_limit = greatest(d.accepted, b.used + b.reserved - b.from_grants),
-                changes = b.changes + 1
-            FROM wanted d
-            WHERE b.ctid = d.place
-        )
-        INSERT INTO quota_balances (user_id, event_type, span, period_start, used, reserved, granted_limit)
-        SELECT d.holder, d.meter, d.span, d.start, d.used, d.amount, d.accepted FROM wanted d WHERE d.place IS NULL;
+            FROM unnest(w_users, w_meters, w_spans, w_starts, w_amounts, w_accepted)
+                AS u (holder, meter, span, start, amount, accepted)
+        ) d
+        WHERE b.ctid = d.place;
+        GET DIAGNOSTICS written = ROW_COUNT;
+        IF written < cardinality(w_users) THEN
+            INSERT INTO quota_balances (user_id, event_type, span, period_start, used, reserved, granted_limit)
+            SELECT * FROM unnest(w_users, w_meters, w_spans, w_starts, w_used, w_amounts, w_accepted)
+            ON CONFLICT DO NOTHING;
+        END IF;
     END IF;
     IF has_draws THEN
         PERFORM draw_grants(u.user_id, u.meter, u.id, u.draw, u.at, u.period)
