@@ -1,7 +1,7 @@
 -- The part of a charge that grants pay for: the plan's part of the reservation is charged first, and overage last.
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
--- Callers: settle_many.
+-- Callers: settle_many, settled_windows.
 CREATE OR REPLACE FUNCTION charged_to_grants(reserved bigint, overage bigint, from_grants bigint, charged bigint)
 RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$

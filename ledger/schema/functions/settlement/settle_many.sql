@@ -43,20 +43,32 @@ AS $$
 DECLARE
     counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     max_promoted CONSTANT int := 1000;
-    of_holders uuid[];
-    meters usage_event_type[];
     -- The locked accounts, in order.
     a_holders uuid[];
     a_meters text[];
+    a_places tid[];
+    a_users uuid[];
     a_slots int[];
     a_parked int[];
     a_limits int[];
     a_bursts int[];
     a_lanes text[];
+    have_parked boolean;
     s settlement[];
+    n_charged int;
+    end_elsewhere boolean;
+    end_uncharged boolean;
+    have_yields boolean;
+    have_large_outputs boolean;
+    have_draws boolean;
+    have_windows boolean;
     charged_jobs bigint[];
-    changes refcursor;
-    change record;
+    -- The changes of accounts, in order.
+    c_holders uuid[];
+    c_meters text[];
+    c_freed int[];
+    c_unparked int[];
+    c int := 1;
     freed int;
     unparked int;
     n int;
@@ -66,6 +78,7 @@ DECLARE
     l_meters text[];
     l_lanes text[];
     -- The changed accounts.
+    h_places tid[] := '{}';
     h_holders uuid[] := '{}';
     h_meters text[] := '{}';
     h_freed int[] := '{}';
@@ -79,160 +92,115 @@ DECLARE
     p_users uuid[];
     p_meters text[];
 BEGIN
-    SELECT array_agg(w.holder), array_agg(w.meter) INTO of_holders, meters
-    FROM (
-        SELECT r.holder, r.event_type AS meter
-        FROM unnest(attempts) e
+    -- The order and the limit find the live version of a row (see ledger/schema/tables/holders.sql).
+    IF skips_locked THEN
+        SELECT array_agg(w.holder), array_agg(w.meter::text), array_agg(h.place), array_agg(h.user_id),
+               array_agg(h.slots_in_use), array_agg(h.parked), bool_or(h.parked > 0)
+        INTO a_holders, a_meters, a_places, a_users, a_slots, a_parked, have_parked
+        FROM (
+            SELECT r.holder, r.event_type AS meter
+            FROM unnest(attempts) e
+            CROSS JOIN LATERAL (
+                SELECT q.holder, q.event_type FROM quota_reservations q WHERE q.job_id = e.job_id OFFSET 0
+            ) r
+            WHERE r.holder <> ALL (avoid)
+            UNION
+            SELECT * FROM unnest(more_holders, more_meters)
+            ORDER BY 1, 2
+        ) w
         CROSS JOIN LATERAL (
-            SELECT q.holder, q.event_type FROM quota_reservations q WHERE q.job_id = e.job_id OFFSET 0
-        ) r
-        WHERE r.holder <> ALL (avoid)
-        UNION
-        SELECT * FROM unnest(more_holders, more_meters)
-    ) w;
-    SELECT array_agg(h.holder), array_agg(h.event_type::text), array_agg(h.slots_in_use), array_agg(h.parked),
-           array_agg(CASE WHEN h.parked > 0 THEN slots_in_force(h.user_id, p.tier, p.slots, p.own_slots) END),
-           array_agg(p.burst),
-           -- A client address has no plan.
-           array_agg(coalesce(p.lane, 'default'))
-    INTO a_holders, a_meters, a_slots, a_parked, a_limits, a_bursts, a_lanes
-    FROM lock_accounts(of_holders, meters, skips_locked) h
-    LEFT JOIN LATERAL plan_of(h.user_id, h.event_type, now()) p ON h.user_id IS NOT NULL AND h.parked > 0;
+            SELECT k.ctid AS place, k.* FROM holders k WHERE k.holder = w.holder AND k.event_type = w.meter
+            ORDER BY k.generation DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+        ) h;
+    ELSE
+        SELECT array_agg(w.holder), array_agg(w.meter::text), array_agg(h.place), array_agg(h.user_id),
+               array_agg(h.slots_in_use), array_agg(h.parked), bool_or(h.parked > 0)
+        INTO a_holders, a_meters, a_places, a_users, a_slots, a_parked, have_parked
+        FROM (
+            SELECT r.holder, r.event_type AS meter
+            FROM unnest(attempts) e
+            CROSS JOIN LATERAL (
+                SELECT q.holder, q.event_type FROM quota_reservations q WHERE q.job_id = e.job_id OFFSET 0
+            ) r
+            WHERE r.holder <> ALL (avoid)
+            UNION
+            SELECT * FROM unnest(more_holders, more_meters)
+            ORDER BY 1, 2
+        ) w
+        CROSS JOIN LATERAL (
+            SELECT k.ctid AS place, k.* FROM holders k WHERE k.holder = w.holder AND k.event_type = w.meter
+            ORDER BY k.generation DESC LIMIT 1 FOR NO KEY UPDATE
+        ) h;
+    END IF;
+    IF have_parked THEN
+        SELECT array_agg(CASE WHEN h.parked > 0 THEN slots_in_force(h.user_id, p.tier, p.slots, p.own_slots) END),
+               array_agg(p.burst),
+               -- A client address has no plan.
+               array_agg(coalesce(p.lane, 'default'))
+        INTO a_limits, a_bursts, a_lanes
+        FROM unnest(a_users, a_meters, a_parked) AS h (user_id, meter, parked)
+        LEFT JOIN LATERAL plan_of(h.user_id, h.meter, now()) p ON h.user_id IS NOT NULL AND h.parked > 0;
+    END IF;
 
     -- The jobs' rows are locked and read by the current clock: a retry that falls due at the same time is either claimed
     -- before this and keeps its slot, or claimed after it and requests one.
-    SELECT array_agg(ROW(
-               e.job_id,
-               CASE WHEN e.attempt IS NOT NULL AND NOT c.completes THEN 'fenced_out' ELSE 'done' END,
-               c.ends AND r.job_id IS NOT NULL, c.yields, c.completes,
-               CASE WHEN c.completes THEN 'completed' ELSE j.state::text END, j.request_id, e.used, e.output,
-               j.scheduled_at - retry_lead(), r.holder, r.event_type, r.user_id, r.admitted_at IS NOT NULL,
-               r.parked_at IS NOT NULL, r.period_start, r.windows, r.created_at, r.reserved_amount, r.from_grants,
-               r.overage,
-               CASE WHEN (c.completes OR c.ends AND j.state = 'completed')
-                         AND r.user_id IS NOT NULL AND r.period_start IS NOT NULL
-                    THEN charge_of(r.reserved_amount, CASE WHEN c.completes THEN e.used ELSE j.used END)
-                    ELSE 0 END)::settlement)
-    INTO s
+    SELECT array_agg(u.one), count(*) FILTER (WHERE (u.one).charged > 0),
+           bool_or((u.one).ends AND NOT (u.one).completes),
+           bool_or((u.one).ends AND (u.one).charged = 0 AND (u.one).user_id IS NOT NULL), bool_or((u.one).yields),
+           bool_or((u.one).completes AND is_large_output((u.one).output)), bool_or((u.one).ends AND (u.one).from_grants > 0),
+           bool_or((u.one).windows <> 0)
+    INTO s, n_charged, end_elsewhere, end_uncharged, have_yields, have_large_outputs, have_draws,
+         have_windows
     FROM (
-        SELECT DISTINCT ON (u.job_id) u.* FROM unnest(attempts) u ORDER BY u.job_id, u.attempt DESC NULLS LAST
-    ) e
-    LEFT JOIN LATERAL (
-        SELECT j.state, j.attempt, j.created_at, j.finalized_at, j.scheduled_at, used_of(j.metadata) AS used,
-               j.metadata ->> 'weir:request_id' AS request_id
-        FROM river_job j WHERE j.id = e.job_id OFFSET 0
-        FOR NO KEY UPDATE
-    ) j ON true
-    LEFT JOIN LATERAL (SELECT * FROM quota_reservations q WHERE q.job_id = e.job_id OFFSET 0) r ON true
-    CROSS JOIN LATERAL (
-        SELECT coalesce(j.attempt = e.attempt AND j.state = 'running'
-                        AND (e.created_at IS NULL OR j.created_at = e.created_at), false) AS completes,
-               coalesce(e.attempt IS NULL AND r.admitted_at IS NOT NULL
-                        AND (j.state IN ('retryable', 'scheduled')
-                             OR j.state = 'available' AND j.scheduled_at > clock_timestamp()), false) AS yields
-        OFFSET 0
-    ) d
-    CROSS JOIN LATERAL (
-        SELECT d.completes, d.yields,
-               d.completes OR e.attempt IS NULL AND (j.state IS NULL OR j.finalized_at IS NOT NULL) AS ends
-    ) c;
-    IF EXISTS (
-        SELECT u.holder, u.meter::text FROM unnest(s) u WHERE u.ends OR u.yields
-        EXCEPT SELECT * FROM unnest(a_holders, a_meters)
-    ) THEN
-        RETURN QUERY
-        SELECT 'locked', u.job_id, NULL::bigint, u.holder, NULL::uuid, u.meter::text, NULL::bigint, NULL, NULL, NULL,
-               NULL::smallint
-        FROM unnest(s) u
-        WHERE (u.ends OR u.yields)
-          AND NOT EXISTS (SELECT FROM unnest(a_holders, a_meters) AS l (holder, meter)
-                          WHERE l.holder = u.holder AND l.meter = u.meter);
-        RETURN;
-    END IF;
-
-    PERFORM set_config('weir.counters', 'kept', true);
-    -- The attempt is over, so its handler's later reports must not count, even if the job is retried.
-    DELETE FROM outstanding_attempts o
-    WHERE o.job_id = ANY (ARRAY(SELECT u.job_id FROM unnest(s) u WHERE u.ends AND NOT u.completes));
-    -- Without a charge, nothing else shows that the job has ended if its row is deleted soon.
-    IF EXISTS (SELECT FROM unnest(s) u WHERE u.ends AND u.charged = 0 AND u.user_id IS NOT NULL) THEN
-        UPDATE submissions b SET deleted_at = now()
-        FROM unnest(s) u
-        WHERE u.ends AND u.charged = 0 AND u.user_id IS NOT NULL AND b.job_id = u.job_id;
-    END IF;
-    INSERT INTO job_outputs AS o (job_id, output)
-    SELECT u.job_id, u.output FROM unnest(s) u WHERE u.completes AND is_large_output(u.output)
-    ON CONFLICT (job_id) DO UPDATE SET output = excluded.output;
-    WITH written AS (
-        INSERT INTO usage_events (user_id, event_type, quota_amount, job_id, period_start, windows, reserved_at, overage,
-                                  from_grants)
-        SELECT u.user_id, u.meter, u.charged, u.job_id, u.period_start, u.windows,
-               CASE WHEN u.windows <> 0 THEN u.reserved_at END,
-               -- Overage is charged last.
-               least(greatest(u.charged - (u.reserved - u.overage), 0), u.overage),
-               charged_to_grants(u.reserved, u.overage, u.from_grants, u.charged)
-        FROM unnest(s) u
-        WHERE u.charged > 0
-        -- A job is charged once.
-        ON CONFLICT (job_id) DO NOTHING
-        RETURNING job_id
-    )
-    SELECT array_agg(w.job_id) INTO charged_jobs FROM written w;
-    IF coalesce(cardinality(charged_jobs), 0) < (SELECT count(*) FROM unnest(s) u WHERE u.charged > 0) THEN
-        FOR i IN 1 .. cardinality(s) LOOP
-            IF s[i].charged > 0 AND coalesce(s[i].job_id <> ALL (charged_jobs), true) THEN
-                s[i].charged := 0;
-            END IF;
-        END LOOP;
-    END IF;
-    UPDATE quota_balances b
-    SET reserved = b.reserved - d.reserved, used = b.used + d.charged, from_grants = b.from_grants - d.returned,
-        changes = b.changes + 1
-    FROM (
-        SELECT n.reserved, n.charged, n.returned,
-               (SELECT k.ctid FROM quota_balances k
-                WHERE k.user_id = n.user_id AND k.event_type = n.meter AND k.span = n.span
-                  AND k.period_start = n.period_start
-                ORDER BY k.generation DESC LIMIT 1) AS place
+        SELECT ROW(
+                   e.job_id,
+                   CASE WHEN e.attempt IS NOT NULL AND NOT c.completes THEN 'fenced_out' ELSE 'done' END,
+                   c.ends AND r.job_id IS NOT NULL, c.yields, c.completes,
+                   CASE WHEN c.completes THEN 'completed' ELSE j.state::text END, j.request_id, e.used, e.output,
+                   j.scheduled_at - retry_lead(), r.holder, r.event_type, r.user_id, r.admitted_at IS NOT NULL,
+                   r.parked_at IS NOT NULL, r.period_start, r.windows, r.created_at, r.reserved_amount, r.from_grants,
+                   r.overage,
+                   CASE WHEN (c.completes OR c.ends AND j.state = 'completed')
+                             AND r.user_id IS NOT NULL AND r.period_start IS NOT NULL
+                        THEN charge_of(r.reserved_amount, CASE WHEN c.completes THEN e.used ELSE j.used END)
+                        ELSE 0 END)::settlement AS one
         FROM (
-            SELECT u.user_id, u.meter, w.span, w.period_start, sum(u.reserved)::bigint AS reserved,
-                   sum(u.charged)::bigint AS charged,
-                   coalesce(sum(u.from_grants - charged_to_grants(u.reserved, u.overage, u.from_grants, u.charged))
-                       FILTER (WHERE w.span = 'month'), 0)::bigint AS returned
-            FROM unnest(s) u
-            CROSS JOIN LATERAL windows_of(u.period_start, u.windows, u.reserved_at) w
-            WHERE u.ends AND u.user_id IS NOT NULL AND u.reserved > 0
-            GROUP BY 1, 2, 3, 4
-        ) n
-    ) d
-    WHERE b.ctid = d.place;
-    IF EXISTS (SELECT FROM unnest(s) u WHERE u.ends AND u.from_grants > 0) THEN
-        PERFORM settle_draws(array_agg(u.job_id),
-                             array_agg(charged_to_grants(u.reserved, u.overage, u.from_grants, u.charged)))
-        FROM unnest(s) u WHERE u.ends AND u.from_grants > 0;
-    END IF;
-    -- Rows are found one by one, and stay at their places (ctid), because they are locked. With outdated statistics, the
-    -- planner would join by reading a whole table.
-    UPDATE quota_reservations r
-    -- The job asks for a slot again shortly before it is due.
-    SET admitted_at = NULL, due_at = d.due_at
+            SELECT DISTINCT ON (u.job_id) u.* FROM unnest(attempts) u ORDER BY u.job_id, u.attempt DESC NULLS LAST
+        ) e
+        LEFT JOIN LATERAL (
+            SELECT j.state, j.attempt, j.created_at, j.finalized_at, j.scheduled_at, used_of(j.metadata) AS used,
+                   j.metadata ->> 'weir:request_id' AS request_id
+            FROM river_job j WHERE j.id = e.job_id OFFSET 0
+            FOR NO KEY UPDATE
+        ) j ON true
+        LEFT JOIN LATERAL (SELECT * FROM quota_reservations q WHERE q.job_id = e.job_id OFFSET 0) r ON true
+        CROSS JOIN LATERAL (
+            SELECT coalesce(j.attempt = e.attempt AND j.state = 'running'
+                            AND (e.created_at IS NULL OR j.created_at = e.created_at), false) AS completes,
+                   coalesce(e.attempt IS NULL AND r.admitted_at IS NOT NULL
+                            AND (j.state IN ('retryable', 'scheduled')
+                                 OR j.state = 'available' AND j.scheduled_at > clock_timestamp()), false) AS yields
+            OFFSET 0
+        ) d
+        CROSS JOIN LATERAL (
+            SELECT d.completes, d.yields,
+                   d.completes OR e.attempt IS NULL AND (j.state IS NULL OR j.finalized_at IS NOT NULL) AS ends
+        ) c
+        OFFSET 0
+    ) u;
+    SELECT array_agg(d.holder), array_agg(d.meter), array_agg(d.freed), array_agg(d.unparked)
+    INTO c_holders, c_meters, c_freed, c_unparked
     FROM (
-        SELECT u.due_at, (SELECT q.ctid FROM quota_reservations q WHERE q.job_id = u.job_id) AS place
-        FROM unnest(s) u WHERE u.yields
-    ) d
-    WHERE r.ctid = d.place;
-
-    OPEN changes FOR
         SELECT u.holder, u.meter::text AS meter, sum(u.held_slot::int)::int AS freed, sum(u.was_parked::int)::int AS unparked
-        FROM unnest(s) u WHERE u.ends OR u.yields GROUP BY u.holder, u.meter ORDER BY u.holder, u.meter;
-    FETCH changes INTO change;
+        FROM unnest(s) u WHERE u.ends OR u.yields GROUP BY u.holder, u.meter ORDER BY u.holder, u.meter
+    ) d;
     FOR i IN 1 .. coalesce(cardinality(a_holders), 0) LOOP
         freed := 0;
         unparked := 0;
-        IF change.holder = a_holders[i] AND change.meter = a_meters[i] THEN
-            freed := change.freed;
-            unparked := change.unparked;
-            FETCH changes INTO change;
+        IF c_holders[c] = a_holders[i] AND c_meters[c] = a_meters[i] THEN
+            freed := c_freed[c];
+            unparked := c_unparked[c];
+            c := c + 1;
         END IF;
         n := 0;
         IF a_parked[i] - unparked > 0 THEN
@@ -246,6 +214,7 @@ BEGIN
         END IF;
         IF freed <> 0 OR unparked <> 0 OR n > 0 THEN
             promotes := promotes + n;
+            h_places := h_places || a_places[i];
             h_holders := h_holders || a_holders[i];
             h_meters := h_meters || a_meters[i];
             h_freed := h_freed || freed;
@@ -255,73 +224,163 @@ BEGIN
             h_lanes := h_lanes || a_lanes[i];
         END IF;
     END LOOP;
-    CLOSE changes;
-    -- The comparisons of rows and the orders have the columns of quota_reservations_parked. With equality, the planner
-    -- may walk over all holders' reservations by the primary key.
-    WITH wanted AS MATERIALIZED (
-        SELECT w.*, h.place, h.parked_from, h.user_id,
-               CASE WHEN w.n > 0 THEN (
-                   SELECT r.job_id FROM quota_reservations r
-                   WHERE r.parked_at IS NOT NULL
-                     AND (r.holder, r.event_type, r.job_id) >= (w.holder, w.meter, h.parked_from)
-                     AND (r.holder, r.event_type, r.job_id) <= (w.holder, w.meter, 9223372036854775807)
-                   ORDER BY r.holder, r.event_type, r.job_id
-                   LIMIT 1) END AS first_parked
-        FROM unnest(h_holders, h_meters::usage_event_type[], h_freed, h_unparked, h_promote, h_limits, h_lanes)
-            AS w (holder, meter, freed, unparked, n, slot_limit, lane)
-        CROSS JOIN LATERAL (
-            SELECT k.ctid AS place, k.parked_from, k.user_id FROM holders k
-            WHERE k.holder = w.holder AND k.event_type = w.meter
-            ORDER BY k.generation DESC LIMIT 1
-        ) h
-    ), picked AS MATERIALIZED (
-        SELECT w.holder, w.user_id, w.meter, w.place, w.lane, p.job_id
-        FROM wanted w
-        CROSS JOIN LATERAL (
-            SELECT r.job_id
-            FROM quota_reservations r
+    IF c <= cardinality(c_holders) THEN
+        RETURN QUERY
+        SELECT 'locked', u.job_id, NULL::bigint, u.holder, NULL::uuid, u.meter::text, NULL::bigint, NULL, NULL, NULL,
+               NULL::smallint
+        FROM unnest(s) u
+        WHERE (u.ends OR u.yields)
+          AND NOT EXISTS (SELECT FROM unnest(a_holders, a_meters) AS l (holder, meter)
+                          WHERE l.holder = u.holder AND l.meter = u.meter);
+        RETURN;
+    END IF;
+
+    PERFORM set_config('weir.counters', 'kept', true);
+    IF promotes > 0 THEN
+        -- The comparisons of rows and the orders have the columns of quota_reservations_parked. With equality, the planner
+        -- may walk over all holders' reservations by the primary key.
+        WITH wanted AS MATERIALIZED (
+            SELECT w.*, h.place, h.parked_from, h.user_id,
+                   CASE WHEN w.n > 0 THEN (
+                       SELECT r.job_id FROM quota_reservations r
+                       WHERE r.parked_at IS NOT NULL
+                         AND (r.holder, r.event_type, r.job_id) >= (w.holder, w.meter, h.parked_from)
+                         AND (r.holder, r.event_type, r.job_id) <= (w.holder, w.meter, 9223372036854775807)
+                       ORDER BY r.holder, r.event_type, r.job_id
+                       LIMIT 1) END AS first_parked
+            FROM unnest(h_holders, h_meters::usage_event_type[], h_freed, h_unparked, h_promote, h_limits, h_lanes)
+                AS w (holder, meter, freed, unparked, n, slot_limit, lane)
             CROSS JOIN LATERAL (
-                SELECT FROM river_job j WHERE j.id = r.job_id AND (j.state IN ('pending', 'scheduled')) IS TRUE
-                OFFSET 0 FOR NO KEY UPDATE
-            ) j
-            WHERE r.parked_at IS NOT NULL
-              AND (r.holder, r.event_type, r.job_id) >= (w.holder, w.meter, w.first_parked)
-              AND (r.holder, r.event_type, r.job_id) <= (w.holder, w.meter, 9223372036854775807)
-            ORDER BY r.holder, r.event_type, r.job_id
-            LIMIT w.n
-        ) p
-        WHERE w.n > 0
-    ), admitted AS (
-        UPDATE quota_reservations r
-        SET admitted_at = clock_timestamp(), parked_at = NULL
-        -- An array, so that the planner does not scan a table that was nearly empty at the last ANALYZE.
-        WHERE r.job_id = ANY (ARRAY(SELECT p.job_id FROM picked p))
-    ), counted AS (
-        UPDATE holders h
-        SET slots_in_use = h.slots_in_use - d.freed + d.n,
-            parked = h.parked - d.unparked - d.n,
-            granted_slots = CASE WHEN d.n > 0 THEN d.slot_limit ELSE h.granted_slots END,
-            -- The next promotion starts at the job that was the first. If too few jobs were found, it looks at all
-            -- parked jobs once, in case another program left a wrong start.
-            parked_from = CASE WHEN d.n < d.wanted AND d.parked_from > 0 THEN 0
-                               ELSE coalesce(d.first_parked, h.parked_from) END,
-            changes = h.changes + 1
-        FROM (
-            SELECT u.place, sum(u.freed) AS freed, sum(u.unparked) AS unparked, sum(u.n) AS n, sum(u.wanted) AS wanted,
-                   max(u.slot_limit) AS slot_limit, max(u.parked_from) AS parked_from, max(u.first_parked) AS first_parked
+                SELECT k.ctid AS place, k.parked_from, k.user_id FROM holders k
+                WHERE k.holder = w.holder AND k.event_type = w.meter
+                ORDER BY k.generation DESC LIMIT 1
+            ) h
+        ), picked AS MATERIALIZED (
+            SELECT w.holder, w.user_id, w.meter, w.place, w.lane, p.job_id
+            FROM wanted w
+            CROSS JOIN LATERAL (
+                SELECT r.job_id
+                FROM quota_reservations r
+                CROSS JOIN LATERAL (
+                    SELECT FROM river_job j WHERE j.id = r.job_id AND (j.state IN ('pending', 'scheduled')) IS TRUE
+                    OFFSET 0 FOR NO KEY UPDATE
+                ) j
+                WHERE r.parked_at IS NOT NULL
+                  AND (r.holder, r.event_type, r.job_id) >= (w.holder, w.meter, w.first_parked)
+                  AND (r.holder, r.event_type, r.job_id) <= (w.holder, w.meter, 9223372036854775807)
+                ORDER BY r.holder, r.event_type, r.job_id
+                LIMIT w.n
+            ) p
+            WHERE w.n > 0
+        ), admitted AS (
+            UPDATE quota_reservations r
+            SET admitted_at = clock_timestamp(), parked_at = NULL
+            -- An array, so that the planner does not scan a table that was nearly empty at the last ANALYZE.
+            WHERE r.job_id = ANY (ARRAY(SELECT p.job_id FROM picked p))
+        ), counted AS (
+            UPDATE holders h
+            SET slots_in_use = h.slots_in_use - d.freed + d.n,
+                parked = h.parked - d.unparked - d.n,
+                granted_slots = CASE WHEN d.n > 0 THEN d.slot_limit ELSE h.granted_slots END,
+                -- The next promotion starts at the job that was the first. If too few jobs were found, it looks at all
+                -- parked jobs once, in case another program left a wrong start.
+                parked_from = CASE WHEN d.n < d.wanted AND d.parked_from > 0 THEN 0
+                                   ELSE coalesce(d.first_parked, h.parked_from) END,
+                changes = h.changes + 1
             FROM (
-                SELECT w.place, w.freed, w.unparked, 0 AS n, w.n AS wanted, w.slot_limit, w.parked_from, w.first_parked
-                FROM wanted w
-                UNION ALL
-                SELECT p.place, 0, 0, 1, 0, 0, NULL, NULL FROM picked p
-            ) u
-            GROUP BY u.place
+                SELECT u.place, sum(u.freed) AS freed, sum(u.unparked) AS unparked, sum(u.n) AS n, sum(u.wanted) AS wanted,
+                       max(u.slot_limit) AS slot_limit, max(u.parked_from) AS parked_from, max(u.first_parked) AS first_parked
+                FROM (
+                    SELECT w.place, w.freed, w.unparked, 0 AS n, w.n AS wanted, w.slot_limit, w.parked_from, w.first_parked
+                    FROM wanted w
+                    UNION ALL
+                    SELECT p.place, 0, 0, 1, 0, 0, NULL, NULL FROM picked p
+                ) u
+                GROUP BY u.place
+            ) d
+            WHERE h.ctid = d.place
+        )
+        SELECT array_agg(p.job_id), array_agg(p.lane), array_agg(p.holder), array_agg(p.user_id), array_agg(p.meter::text)
+        INTO p_jobs, p_lanes, p_holders, p_users, p_meters
+        FROM picked p;
+    ELSIF cardinality(h_places) > 0 THEN
+        -- The rows stay at their places, because they are locked.
+        UPDATE holders h
+        SET slots_in_use = h.slots_in_use - d.freed, parked = h.parked - d.unparked, changes = h.changes + 1
+        FROM unnest(h_places, h_freed, h_unparked) AS d (place, freed, unparked)
+        WHERE h.ctid = d.place;
+    END IF;
+    IF end_elsewhere THEN
+        -- The attempt is over, so its handler's later reports must not count, even if the job is retried.
+        DELETE FROM outstanding_attempts o
+        WHERE o.job_id = ANY (ARRAY(SELECT u.job_id FROM unnest(s) u WHERE u.ends AND NOT u.completes));
+    END IF;
+    -- Without a charge, nothing else shows that the job has ended if its row is deleted soon.
+    IF end_uncharged THEN
+        UPDATE submissions b SET deleted_at = now()
+        FROM unnest(s) u
+        WHERE u.ends AND u.charged = 0 AND u.user_id IS NOT NULL AND b.job_id = u.job_id;
+    END IF;
+    IF have_large_outputs THEN
+        INSERT INTO job_outputs AS o (job_id, output)
+        SELECT u.job_id, u.output FROM unnest(s) u WHERE u.completes AND is_large_output(u.output)
+        ON CONFLICT (job_id) DO UPDATE SET output = excluded.output;
+    END IF;
+    IF n_charged > 0 THEN
+        WITH written AS (
+            INSERT INTO usage_events (user_id, event_type, quota_amount, job_id, period_start, windows, reserved_at, overage,
+                                      from_grants)
+            SELECT u.user_id, u.meter, u.charged, u.job_id, u.period_start, u.windows,
+                   CASE WHEN u.windows <> 0 THEN u.reserved_at END,
+                   -- Overage is charged last.
+                   least(greatest(u.charged - (u.reserved - u.overage), 0), u.overage),
+                   charged_to_grants(u.reserved, u.overage, u.from_grants, u.charged)
+            FROM unnest(s) u
+            WHERE u.charged > 0
+            -- A job is charged once.
+            ON CONFLICT (job_id) DO NOTHING
+            RETURNING job_id
+        )
+        SELECT array_agg(w.job_id) INTO charged_jobs FROM written w;
+    END IF;
+    IF coalesce(cardinality(charged_jobs), 0) < n_charged THEN
+        FOR i IN 1 .. cardinality(s) LOOP
+            IF s[i].charged > 0 AND coalesce(s[i].job_id <> ALL (charged_jobs), true) THEN
+                s[i].charged := 0;
+            END IF;
+        END LOOP;
+    END IF;
+    IF have_windows THEN
+        UPDATE quota_balances b
+        SET reserved = b.reserved - d.reserved, used = b.used + d.charged, from_grants = b.from_grants - d.returned,
+            changes = b.changes + 1
+        FROM settled_windows(s, NULL) d
+        WHERE b.ctid = d.place;
+    ELSE
+        UPDATE quota_balances b
+        SET reserved = b.reserved - d.reserved, used = b.used + d.charged, from_grants = b.from_grants - d.returned,
+            changes = b.changes + 1
+        FROM settled_windows(s, 0::smallint) d
+        WHERE b.ctid = d.place;
+    END IF;
+    IF have_draws THEN
+        PERFORM settle_draws(array_agg(u.job_id),
+                             array_agg(charged_to_grants(u.reserved, u.overage, u.from_grants, u.charged)))
+        FROM unnest(s) u WHERE u.ends AND u.from_grants > 0;
+    END IF;
+    IF have_yields THEN
+        -- Rows are found one by one, and stay at their places (ctid), because they are locked. With outdated statistics, the
+        -- planner would join by reading a whole table.
+        UPDATE quota_reservations r
+        -- The job asks for a slot again shortly before it is due.
+        SET admitted_at = NULL, due_at = d.due_at
+        FROM (
+            SELECT u.due_at, (SELECT q.ctid FROM quota_reservations q WHERE q.job_id = u.job_id) AS place
+            FROM unnest(s) u WHERE u.yields
         ) d
-        WHERE h.ctid = d.place
-    )
-    SELECT array_agg(p.job_id), array_agg(p.lane), array_agg(p.holder), array_agg(p.user_id), array_agg(p.meter::text)
-    INTO p_jobs, p_lanes, p_holders, p_users, p_meters
-    FROM picked p;
+        WHERE r.ctid = d.place;
+    END IF;
+
     IF l_holders IS NOT NULL THEN
         INSERT INTO waiting_accounts (holder, event_type) SELECT * FROM unnest(l_holders, l_meters)
         ON CONFLICT DO NOTHING;
