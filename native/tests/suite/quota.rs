@@ -879,7 +879,7 @@ async fn an_amount_that_no_period_allows_is_refused_without_retry_after() {
         .await;
     assert_eq!(answer.status, 429, "{}", answer.body);
     let detail = answer.body["detail"].as_str().unwrap();
-    assert!(detail.contains("allows 50 in total"), "{detail}");
+    assert!(detail.contains("allows 50 per month"), "{detail}");
     assert_eq!(answer.headers.get("retry-after"), None);
     weir.end().await;
 }
