@@ -19,6 +19,29 @@ function sceneOf(jobs: RecordedJob[], workers: number, shared: boolean): Scene {
   return scene;
 }
 
+/** When a user's last job ends. */
+function endOf(user: number, jobs: RecordedJob[]): number {
+  return Math.max(...jobs.filter((job) => job[0] === user).map(([, , , finished]) => finished));
+}
+
+describe("the recording", () => {
+  it("ends at about the same time with Weir and in the shared queue", () => {
+    const [weir, shared] = [recording.weir, recording.shared].map((jobs) =>
+      Math.max(...jobs.map(([, , , finished]) => finished)),
+    ) as [number, number];
+    assert.ok(Math.abs(weir - shared) < shared / 10, `${weir} and ${shared} ms`);
+    assert.equal(endOf(0, recording.weir), weir, "customer A has the most jobs");
+  });
+
+  it("has lent workers and a newcomer who waits for one job at most", () => {
+    const scene = sceneOf(recording.weir, 3, false);
+    assert.ok(scene.jobs.some((job) => job.user === 0 && scene.isLent(job)));
+    const mine = scene.jobs.find(({ user }) => user === 3);
+    assert.ok(mine && !scene.isLent(mine));
+    assert.ok((mine.started ?? Infinity) - mine.created < 350, "a job takes 250 ms");
+  });
+});
+
 describe("a scene", () => {
   it("has lent jobs and none in a slot when a user runs more jobs than slots", () => {
     const jobs: RecordedJob[] = [

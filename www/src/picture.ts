@@ -183,7 +183,7 @@ export class Picture {
     return free;
   }
 
-  /** A busy worker has the color of the job's user, and is dashed if it is lent. A job of others is a dot without a letter. */
+  /** A busy worker has the color of the job's user. A lent one is dashed. A job of others is a dot without a letter. */
   #drawWorkers(
     context: CanvasRenderingContext2D,
     scene: Scene,
