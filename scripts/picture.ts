@@ -49,7 +49,9 @@ await runMain(async () => {
     const shot = await page.screenshot({ clip: section });
     frames.push(await sharp(shot).resize({ width: shownWidth }).toBuffer());
   }
-  await page.getByText("All 105 jobs are done.").waitFor({ timeout: 60_000 });
+  await page.getByText(/In the shared queue: .* All 105 jobs are done\.$/).waitFor({ timeout: 60_000 });
+  // The last dots are still moving.
+  await sleep(500);
   const still = await page.screenshot({ clip: section });
   frames.push(await sharp(still).resize({ width: shownWidth }).toBuffer());
 
