@@ -75,7 +75,7 @@ impl Events {
     }
 }
 
-/// Long enough to be seen running by a client that polls ten times a second.
+/// Long enough to be seen running by a client that polls ten times a second, on a busy machine too.
 struct Unhurried;
 
 #[async_trait]
@@ -85,7 +85,7 @@ impl Handler for Unhurried {
     }
 
     async fn work(&self, _attempt: Attempt) -> Result<Worked, HandlerError> {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
         Ok(Outcome {
             output: json!({}),
             used: None,
