@@ -132,10 +132,7 @@ pub async fn claim(
     let names: Vec<&str> = queues.iter().map(|queue| queue.queue.as_str()).collect();
     let most: Vec<i32> = queues.iter().map(|queue| queue.most).collect();
     let since: Vec<Option<Timestamp>> = queues.iter().map(|queue| queue.since).collect();
-    let lend: Option<Vec<i32>> = queues
-        .iter()
-        .any(|queue| queue.lend > 0)
-        .then(|| queues.iter().map(|queue| queue.lend).collect());
+    let lend: Vec<i32> = queues.iter().map(|queue| queue.lend).collect();
     let sql = "SELECT * FROM claim_jobs($1, $2, false, $3, $4, $5, $6)";
     let params: [&(dyn ToSql + Sync); 6] = [&worker, &kinds, &names, &most, &since, &lend];
     let rows = pool.query(sql, &params).await?;

@@ -75,7 +75,7 @@ pub(super) fn end(reason: &str) -> ! {
     std::process::exit(FENCED_STATUS);
 }
 
-/// Registers the process with its workers by queue, and those that may be lent, and keeps sending heartbeats until it is stopped.
+/// Registers the process with its workers by queue, and those that may be lent. Sends heartbeats until it is stopped.
 pub(super) async fn start(
     context: &Context,
     client_id: String,

@@ -7,11 +7,12 @@ use serde_json::json;
 use tokio_postgres::Client;
 use uuid::Uuid;
 use weir::work::{Role, Working};
+use weir_ledger::attempts::{self, Claimed, QueueClaim};
 use weir_ledger::database::listener::INSERT;
 use weir_ledger::settlement::{Ended, Settled, Success};
 
 use crate::common::fleet::Maintenance;
-use crate::common::gate::Gate;
+use crate::common::gate::{Gate, KIND};
 use crate::common::{GO_TESTS, Weir, Who};
 
 /// The default lane lends four of its five workers.
@@ -31,8 +32,10 @@ async fn set_burst(client: &Client, burst: i32) {
     client.execute(set, &[&burst]).await.unwrap();
 }
 
-async fn work(weir: &Weir, gate: &Arc<Gate>) -> Working {
-    gate.work(weir.another(&[]), Role::Both).await
+async fn work(weir: &Weir) -> (Arc<Gate>, Working) {
+    let gate = Gate::new();
+    let working = gate.work(weir.another(&[]), Role::Both).await;
+    (gate, working)
 }
 
 async fn submit(weir: &Weir, user: Uuid, count: usize) -> Vec<i64> {
@@ -56,7 +59,10 @@ async fn a_while() {
     tokio::time::sleep(Duration::from_millis(1500)).await;
 }
 
-async fn end(weir: Weir, working: Working) {
+/// Lets all jobs end, and checks the database.
+async fn end(weir: Weir, gate: &Gate, working: Working) {
+    gate.open();
+    weir.all_finished().await;
     working.stop().await;
     weir.is_clean().await;
     weir.end().await;
@@ -65,8 +71,7 @@ async fn end(weir: Weir, working: Working) {
 #[tokio::test(flavor = "multi_thread")]
 async fn parked_jobs_use_idle_workers_but_not_the_headroom() {
     let weir = with_burst(10).await;
-    let gate = Gate::new();
-    let working = work(&weir, &gate).await;
+    let (gate, working) = work(&weir).await;
     let user = weir.user("free").await;
     let jobs = submit(&weir, user, 8).await;
     gate.until_running(&weir, 4).await;
@@ -90,43 +95,35 @@ async fn parked_jobs_use_idle_workers_but_not_the_headroom() {
         }
     }
     assert_eq!(lent, 3);
-    gate.open();
-    weir.all_finished().await;
+    end(weir, &gate, working).await;
     assert!(gate.most() <= 5);
-    end(weir, working).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_runs_more_jobs_than_the_burst() {
     let weir = with_burst(2).await;
-    let gate = Gate::new();
-    let working = work(&weir, &gate).await;
+    let (gate, working) = work(&weir).await;
     let user = weir.user("free").await;
     submit(&weir, user, 6).await;
     gate.until_running(&weir, 2).await;
     a_while().await;
     assert_eq!(gate.running().len(), 2);
-    gate.open();
-    weir.all_finished().await;
+    end(weir, &gate, working).await;
     assert_eq!(gate.most(), 2);
-    end(weir, working).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_burst_nothing_is_lent() {
     let weir = Weir::with(&POOLS).await;
-    let gate = Gate::new();
-    let working = work(&weir, &gate).await;
+    let (gate, working) = work(&weir).await;
     let user = weir.user("free").await;
     submit(&weir, user, 4).await;
     gate.until_running(&weir, 1).await;
     a_while().await;
     assert_eq!(gate.running().len(), 1);
     assert_eq!(weir.count("waiting_accounts").await, 0);
-    gate.open();
-    weir.all_finished().await;
+    end(weir, &gate, working).await;
     assert_eq!(gate.most(), 1);
-    end(weir, working).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,45 +136,36 @@ async fn idle_workers_go_to_whoever_has_the_fewest_for_their_slots() {
     client.execute(own, &[&three]).await.unwrap();
     submit(&weir, one, 20).await;
     submit(&weir, three, 20).await;
-    let gate = Gate::new();
-    let working = work(&weir, &gate).await;
+    let (gate, working) = work(&weir).await;
     gate.until_running(&weir, 8).await;
     assert_eq!((running_of(&gate, one), running_of(&gate, three)), (2, 6));
-    gate.open();
-    weir.all_finished().await;
-    end(weir, working).await;
+    end(weir, &gate, working).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_that_sql_submits_use_idle_workers_too() {
     let weir = with_burst(10).await;
-    let gate = Gate::new();
-    let working = work(&weir, &gate).await;
+    let (gate, working) = work(&weir).await;
     let maintenance = Maintenance::of(&weir);
     let submit = "SELECT weir_submit('alice', 'analysis', '{}') FROM generate_series(1, 3)";
     weir.client().await.batch_execute(submit).await.unwrap();
     gate.until_running(&weir, 3).await;
-    gate.open();
-    weir.all_finished().await;
+    end(weir, &gate, working).await;
     maintenance.end().await;
-    end(weir, working).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_that_wait_already_profit_from_a_new_burst() {
     let weir = Weir::with(&POOLS).await;
-    let gate = Gate::new();
-    let working = work(&weir, &gate).await;
+    let (gate, working) = work(&weir).await;
     let maintenance = Maintenance::of(&weir);
     let user = weir.user("free").await;
     submit(&weir, user, 3).await;
     gate.until_running(&weir, 1).await;
     set_burst(&weir.client().await, 10).await;
     gate.until_running(&weir, 3).await;
-    gate.open();
-    weir.all_finished().await;
+    end(weir, &gate, working).await;
     maintenance.end().await;
-    end(weir, working).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,19 +178,18 @@ async fn a_lent_job_that_fails_waits_for_its_turn_again() {
         gate.fail_at_first(*job);
     }
     gate.open();
-    let working = work(&weir, &gate).await;
+    let working = gate.work(weir.another(&[]), Role::Both).await;
     weir.all_finished().await;
     let client = weir.client().await;
     let row = "SELECT count(*) FROM river_job WHERE state = 'completed' AND attempt = 2";
     assert_eq!(client.query_one(row, &[]).await.unwrap().get::<_, i64>(0), 3);
-    end(weir, working).await;
+    end(weir, &gate, working).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lowered_burst_lets_running_jobs_end_and_starts_no_more() {
     let weir = with_burst(10).await;
-    let gate = Gate::new();
-    let working = work(&weir, &gate).await;
+    let (gate, working) = work(&weir).await;
     let (user, other) = (weir.user("free").await, weir.user("free").await);
     submit(&weir, user, 6).await;
     gate.until_running(&weir, 4).await;
@@ -217,9 +204,7 @@ async fn a_lowered_burst_lets_running_jobs_end_and_starts_no_more() {
     gate.until_running_of(&weir, &[other], 0).await;
     a_while().await;
     assert_eq!(running_of(&gate, user), 4, "none is stopped, and none starts");
-    gate.open();
-    weir.all_finished().await;
-    end(weir, working).await;
+    end(weir, &gate, working).await;
 }
 
 /// One user with a running job, and `count` that wait.
@@ -308,6 +293,52 @@ async fn a_settlement_above_the_slots_notifies_and_promotes_nothing() {
 async fn holder(client: &Client, job: i64) -> Uuid {
     let holder = "SELECT user_id FROM submissions WHERE job_id = $1";
     client.query_one(holder, &[&job]).await.unwrap().get(0)
+}
+
+#[tokio::test]
+async fn a_claim_without_workers_to_lend_learns_that_jobs_wait() {
+    let weir = with_burst(10).await;
+    let jobs = flood(&weir, &weir.client().await, 2).await;
+    let pool = weir.context.database.pool(1);
+    let claim = async |lend| {
+        let queue = QueueClaim {
+            queue: "analysis_default".to_owned(),
+            most: 3,
+            since: None,
+            lend,
+        };
+        let claimed = attempts::claim(&pool, "weir_test", &[KIND.to_owned()], &[queue]).await;
+        let Claimed { jobs, unlent } = claimed.unwrap();
+        (jobs.iter().map(|job| job.id).collect::<Vec<_>>(), unlent)
+    };
+    let queue = vec!["analysis_default".to_owned()];
+    assert_eq!(claim(0).await, (vec![], queue.clone()));
+    assert_eq!(claim(1).await, (jobs[..1].to_vec(), queue));
+    assert_eq!(claim(3).await, (jobs[1..].to_vec(), vec![]));
+    weir.abandon().await;
+}
+
+#[tokio::test]
+async fn maintenance_finds_waiting_jobs_that_idle_workers_could_run() {
+    let weir = with_burst(10).await;
+    let client = weir.client().await;
+    flood(&weir, &client, 1).await;
+    // One job runs.
+    for (lends, is_found) in [(1, false), (2, true)] {
+        let process = format!(
+            "INSERT INTO processes (client_id, lends) VALUES ('weir_test', '{{\"analysis_default\": {lends}}}') \
+             ON CONFLICT (client_id) DO UPDATE SET lends = excluded.lends"
+        );
+        client.batch_execute(&process).await.unwrap();
+        let found = client
+            .query_one("CALL await_unclaimed(0, NULL, NULL)", &[])
+            .await
+            .unwrap();
+        let queues: Option<Vec<String>> = found.get("queues");
+        let wanted = is_found.then(|| vec!["analysis_default".to_owned()]);
+        assert_eq!(queues, wanted, "{lends} workers may be lent");
+    }
+    weir.abandon().await;
 }
 
 #[tokio::test]

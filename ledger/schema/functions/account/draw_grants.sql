@@ -1,6 +1,5 @@
 -- Draws an amount for a job on its user's grants, after the job's earlier draws. The caller holds the account's lock
--- and has checked that the grants cover the amount. The body of this rule for groups is
--- ledger/src/reservation/decide.rs and policy/src/grants.rs (draw) with ledger/src/reservation/sql/draw.sql.
+-- and has checked that the grants cover the amount. policy/src/grants.rs specifies it for tests.
 -- Cost: one index range over the user's grants, and a write for each grant that pays.
 -- Callers: submit_many, weir_extend.
 CREATE OR REPLACE FUNCTION draw_grants(of_user uuid, meter text, job bigint, drawn bigint, at timestamptz, of_month timestamptz)
