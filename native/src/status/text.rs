@@ -119,6 +119,10 @@ fn service_text(
     if let Some(workers) = service.external_workers() {
         let _ = writeln!(text, "{workers}");
     }
+    for lane in Lane::ALL.into_iter().filter(|lane| service.lane(*lane).lent > 0) {
+        let lent = number(service.lane(lane).lent);
+        let _ = writeln!(text, "lent workers of {}: {lent}", lane.as_str());
+    }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
@@ -153,13 +157,9 @@ fn service_text(
     text
 }
 
-/// Busy workers out of all, how many of them are lent, and attempts that run without one.
+/// Busy workers out of all, and attempts that run without one.
 fn busy(lane: &LaneState) -> String {
-    let lent = match lane.lent {
-        0 => String::new(),
-        lent => format!(" ({} lent)", number(lent)),
-    };
-    let busy = format!("{}/{}{lent}", number(lane.busy()), number(lane.workers));
+    let busy = format!("{}/{}", number(lane.busy()), number(lane.workers));
     match lane.outstanding {
         0 => busy,
         outstanding => format!("{busy} +{}", number(outstanding)),

@@ -12,8 +12,8 @@ async fn lose_all_jobs(weir: &Weir) {
     weir.client()
         .await
         .batch_execute(
-            "TRUNCATE river_job, quota_reservations, submissions, outstanding_attempts, usage_events, quota_balances, holders \
-             RESTART IDENTITY",
+            "TRUNCATE river_job, quota_reservations, submissions, outstanding_attempts, usage_events, quota_balances, holders, \
+             waiting_accounts RESTART IDENTITY",
         )
         .await
         .unwrap();
