@@ -14,6 +14,7 @@ mod screen;
 mod signals;
 mod status;
 mod token;
+mod uninstall;
 mod usage;
 mod user;
 mod user_text;
@@ -36,6 +37,7 @@ use output::CommandResult;
 use process::Process;
 use status::Status;
 use token::Token;
+use uninstall::Uninstall;
 use usage::Usage;
 use user::User;
 use webhook::Webhook;
@@ -181,6 +183,15 @@ Examples:
   weir import --from takeover --dry-run
   weir import --from takeover")]
     Import(Import),
+    /// Remove Weir from the database; River's tables and all jobs stay.
+    ///
+    /// `uninstall` makes jobs that wait for a slot available to River's clients, and drops Weir's tables, functions and
+    /// roles. It refuses while a process of Weir runs, or another program's object uses one of Weir's.
+    #[command(after_help = "\
+Examples:
+  weir uninstall
+  weir uninstall --queue default --yes")]
+    Uninstall(Uninstall),
     /// Manage webhooks, which receive events: finished jobs, quota thresholds, plan changes.
     #[command(
         subcommand,
@@ -227,6 +238,7 @@ impl Command {
             Self::User(_) => "weir user",
             Self::Usage(_) => "weir usage",
             Self::Import(_) => "weir import",
+            Self::Uninstall(_) => "weir uninstall",
             Self::Webhook(_) => "weir webhook",
             Self::Completions { .. } => "weir completions",
             Self::Manual { .. } => "weir manual",
@@ -265,6 +277,7 @@ impl Command {
             Self::User(user) => user.run(&settings).await,
             Self::Usage(usage) => usage.run(&settings).await,
             Self::Import(import) => import.run(&settings).await,
+            Self::Uninstall(uninstall) => uninstall.run(&settings).await,
             Self::Webhook(webhook) => webhook.run(&settings).await,
             Self::Plans { json } => plans::show(&settings, json).await,
             Self::Status(status) => status.run(&settings).await,

@@ -22,6 +22,18 @@ pub enum MigrateError {
         /// That transaction's session.
         by: Option<String>,
     },
+    /// `weir uninstall` found no Weir.
+    #[error("schema {0:?} has no Weir to uninstall; set WEIR_SCHEMA if its tables are in another schema")]
+    NotInstalled(String),
+    /// A newer release migrated the database, and may have created objects that this one does not know.
+    #[error("Weir {0} migrated this database; uninstall it with that release")]
+    Newer(String),
+    /// `weir uninstall` found processes that use Weir.
+    #[error("nothing was changed, because Weir is in use; stop these processes first:{}", listed(.0))]
+    Running(Vec<String>),
+    /// Another program's object uses one of Weir's.
+    #[error("nothing was changed, because PostgreSQL refused to drop Weir's objects: {}{}; drop the objects that use them first", message_of(.0), detail(.0))]
+    InUse(Box<tokio_postgres::Error>),
     /// PostgreSQL refused a file of the schema. Nothing of the schema was changed.
     #[error("ledger/schema could not be applied, at {path}: {}{}", message_of(.error), detail(.error))]
     File {

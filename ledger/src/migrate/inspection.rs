@@ -25,7 +25,7 @@ pub(super) struct Inspection {
     pub(super) applied: Option<Applied>,
     server: Server,
     /// Whether a part of Weir's schema is missing.
-    lacks_weir: bool,
+    pub(super) lacks_weir: bool,
     faults: Vec<String>,
 }
 

@@ -7,6 +7,7 @@ mod known;
 mod schema;
 mod script;
 mod server;
+mod uninstall;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use script::Step;
 pub use error::MigrateError;
 pub use known::{OLDEST_RIVER, River};
 pub use schema::{Schema, SchemaFile};
+pub use uninstall::{ReturnedJobs, Uninstalled, uninstall, uninstall_preview};
 
 /// The pause between tries, and the number of tries: three minutes in all.
 const RETRY_DELAY: Duration = Duration::from_secs(4);

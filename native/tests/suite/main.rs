@@ -84,6 +84,7 @@ mod take_over;
 mod timelines;
 mod tls;
 mod traces;
+mod uninstall;
 mod usage_archive;
 mod webhook_crash;
 mod webhook_events;
