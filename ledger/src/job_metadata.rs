@@ -10,6 +10,9 @@ pub const TRACEPARENT: &str = "weir:traceparent";
 /// member.
 pub const SUBJECT: &str = "weir:subject";
 
+/// The seconds from the submission, or from its start time, after which a job that still waits is cancelled.
+pub const EXPIRES_IN: &str = "weir:expires_in";
+
 /// The handler's usage in the meter's unit, for the settlement of the job.
 pub const USED: &str = "weir:used";
 

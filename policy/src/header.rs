@@ -59,7 +59,12 @@ const EDGE_REQUEST_HEADERS: [&str; 25] = [
 
 /// Weir's own headers that clients may send: an anonymous submitter's job token, which only the origin can verify, and
 /// options of a job.
-const CLIENT_HEADERS: [&str; 3] = ["weir-job-token", "weir-priority", "weir-run-at"];
+const CLIENT_HEADERS: [&str; 4] = [
+    "weir-expires-in",
+    "weir-job-token",
+    "weir-priority",
+    "weir-run-at",
+];
 
 /// Response headers that the edge does not forward. The edge controls cross-origin access itself, and an `alt-svc`
 /// header would let clients bypass the edge.

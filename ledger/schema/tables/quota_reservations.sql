@@ -15,6 +15,7 @@ CREATE TABLE quota_reservations (
     due_at timestamptz,
     progress jsonb,
     overage bigint NOT NULL DEFAULT 0,
+    start_by timestamptz,
     PRIMARY KEY (job_id),
     CONSTRAINT quota_reservations_check CHECK ((admitted_at IS NULL) OR (parked_at IS NULL)),
     CONSTRAINT quota_reservations_due CHECK ((due_at IS NULL) OR ((admitted_at IS NULL) AND (parked_at IS NULL))),
@@ -55,10 +56,13 @@ COMMENT ON COLUMN quota_reservations.progress IS
     'The last progress of the attempt: attempt, fraction, message.';
 COMMENT ON COLUMN quota_reservations.overage IS
     'The part of reserved_amount that exceeded both the month''s limit and the grants.';
+COMMENT ON COLUMN quota_reservations.start_by IS
+    'After this time no attempt starts, and a waiting job is cancelled; null: never.';
 
 CREATE INDEX quota_reservations_due_at ON quota_reservations (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX quota_reservations_parked ON quota_reservations (holder, event_type, job_id) WHERE parked_at IS NOT NULL;
 CREATE INDEX quota_reservations_scheduled ON quota_reservations (holder, event_type) WHERE due_at IS NOT NULL;
+CREATE INDEX quota_reservations_start_by ON quota_reservations (start_by) WHERE start_by IS NOT NULL;
 
 CREATE TRIGGER count_delete AFTER DELETE ON quota_reservations REFERENCING OLD TABLE AS old_rows
     FOR EACH STATEMENT WHEN (current_setting('weir.counters', true) IS DISTINCT FROM 'kept')

@@ -16,7 +16,7 @@ CREATE TABLE webhooks (
     CONSTRAINT webhooks_check CHECK ((secret IS NOT NULL) OR (removed_at IS NOT NULL)),
     CONSTRAINT webhooks_check1 CHECK ((previous_secret IS NULL) = (previous_until IS NULL)),
     CONSTRAINT webhooks_check2 CHECK ((disabled_at IS NULL) = (disabled_because IS NULL)),
-    CONSTRAINT webhooks_events_check CHECK ((cardinality(events) > 0) AND (events <@ ARRAY['job.completed', 'job.failed', 'job.cancelled', 'quota.threshold', 'quota.renewed', 'plan.changed', 'webhook.disabled'])),
+    CONSTRAINT webhooks_events_check CHECK ((cardinality(events) > 0) AND (events <@ ARRAY['job.completed', 'job.failed', 'job.cancelled', 'job.expired', 'quota.threshold', 'quota.renewed', 'plan.changed', 'webhook.disabled'])),
     CONSTRAINT webhooks_thresholds_check CHECK ((0 < ALL (thresholds)) AND ((cardinality(thresholds) >= 1) AND (cardinality(thresholds) <= 20))),
     CONSTRAINT webhooks_url_check CHECK (octet_length(url) BETWEEN 1 AND 2000)
 );

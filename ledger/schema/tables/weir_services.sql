@@ -11,6 +11,7 @@ CREATE TABLE weir_services (
     retry_power double precision,
     retry_max double precision,
     timeout double precision,
+    expires_in double precision,
     PRIMARY KEY (name),
     CONSTRAINT weir_services_amount_check CHECK (amount >= 0),
     CONSTRAINT weir_services_max_attempts_check CHECK (max_attempts > 0),
@@ -43,5 +44,7 @@ COMMENT ON COLUMN weir_services.retry_max IS
     'The longest pause between attempts, in seconds.';
 COMMENT ON COLUMN weir_services.timeout IS
     'The time that an attempt may take, in seconds. A longer one is overdue.';
+COMMENT ON COLUMN weir_services.expires_in IS
+    'The time in seconds after which a job that still waits is cancelled; null: never.';
 
 CREATE INDEX weir_services_kind ON weir_services (kind);

@@ -29,6 +29,8 @@ pub struct ServiceEntry {
     pub retry: Option<RetryPolicy>,
     /// The time that an attempt may take.
     pub timeout: Duration,
+    /// The time after which a job that still waits is cancelled; `None`: never.
+    pub expires_in: Option<Duration>,
 }
 
 /// The pauses between a job's attempts: base * factor^(attempt - 1) * attempt^power, at most `max`.
@@ -132,9 +134,13 @@ pub async fn apply(
     let (powers, longest) = (retry(|retry| retry.power), retry(|retry| retry.max));
     let transaction = client.transaction().await?;
     let timeouts: Vec<f64> = services.iter().map(|one| one.timeout.as_secs_f64()).collect();
-    let params: [&(dyn ToSql + Sync); 12] = [
+    let expiry: Vec<Option<f64>> = services
+        .iter()
+        .map(|one| one.expires_in.map(|expires_in| expires_in.as_secs_f64()))
+        .collect();
+    let params: [&(dyn ToSql + Sync); 13] = [
         &names, &meters, &kinds, &attempts, &unique_by, &amounts, &members, &bases, &factors, &powers,
-        &longest, &timeouts,
+        &longest, &timeouts, &expiry,
     ];
     let changed = transaction
         .query(include_str!("sql/write_services.sql"), &params)

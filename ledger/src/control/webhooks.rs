@@ -12,10 +12,11 @@ use crate::database::PreparedClient;
 use crate::processes::delivery_workers;
 
 /// The types of events.
-pub const WEBHOOK_EVENTS: [&str; 7] = [
+pub const WEBHOOK_EVENTS: [&str; 8] = [
     "job.completed",
     "job.failed",
     "job.cancelled",
+    "job.expired",
     "quota.threshold",
     "quota.renewed",
     "plan.changed",

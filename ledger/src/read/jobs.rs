@@ -38,6 +38,8 @@ rows! {
         pub parked: bool,
         /// Whether it runs on a lent worker.
         pub lent: bool,
+        /// When it is cancelled if it still waits.
+        pub expires_at: Option<Timestamp>,
         /// The last report of the current attempt.
         pub progress: Option<Value>,
         /// The amount that it reserves.

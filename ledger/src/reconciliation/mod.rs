@@ -87,16 +87,30 @@ pub async fn await_unclaimed(client: &PreparedClient) -> Result<Vec<UnclaimedQue
         .collect())
 }
 
-/// The time from now until the next job is due; `None` when no job waits for its time.
+/// The times from now until jobs need a step; `None` when no job waits for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NextSteps {
+    /// Until the next job asks for a slot.
+    pub due: Option<Duration>,
+    /// Until the next job expires. Zero while a job runs that has expired.
+    pub expiry: Option<Duration>,
+}
+
+/// When the next jobs are due and expire.
 ///
 /// # Errors
 ///
 /// When the database cannot be queried.
-pub async fn next_due(client: &PreparedClient) -> Result<Option<Duration>, Error> {
-    let next = "SELECT extract(epoch FROM min(due_at) - clock_timestamp())::float8 AS wait \
-                FROM quota_reservations WHERE due_at IS NOT NULL";
-    let wait: Option<f64> = client.query_one(next, &[]).await?.get("wait");
-    Ok(wait.map(|wait| Duration::from_secs_f64(wait.clamp(0.0, 86_400.0))))
+pub async fn next_steps(client: &PreparedClient) -> Result<NextSteps, Error> {
+    let row = client.query_one(include_str!("sql/next_steps.sql"), &[]).await?;
+    let wait = |column| {
+        let wait: Option<f64> = row.get(column);
+        wait.map(|wait| Duration::from_secs_f64(wait.clamp(0.0, 86_400.0)))
+    };
+    Ok(NextSteps {
+        due: wait("due"),
+        expiry: wait("expiry"),
+    })
 }
 
 /// A job that has ended before its reservation, and the holder.
@@ -141,6 +155,23 @@ pub async fn ended_since(
         jobs: jobs.collect(),
         by_others: rows.iter().any(|row| row.get("by_others")),
     })
+}
+
+/// Cancels jobs that still wait after their time to start, at most [`MAX_ENDED`]. They hold their quota and slot until
+/// they are settled.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn expire(client: &PreparedClient) -> Result<Vec<UnsettledJob>, Error> {
+    let rows = client
+        .query(include_str!("sql/expire.sql"), &[&MAX_ENDED])
+        .await?;
+    let jobs = rows.iter().map(|row| UnsettledJob {
+        job_id: row.get("job_id"),
+        holder: row.get("holder"),
+    });
+    Ok(jobs.collect())
 }
 
 /// The reservations in a slice that are no longer justified by their jobs.

@@ -187,6 +187,8 @@ pub struct NewJob {
     pub reserved: i64,
     /// When it was accepted.
     pub created_at: Timestamp,
+    /// When it is cancelled if it still waits; `None`: never.
+    pub expires_at: Option<Timestamp>,
 }
 
 /// The answer to a submission. The quota is that of the account right after it; an anonymous caller has none.

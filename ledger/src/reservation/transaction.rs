@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use postgres_types::ToSql;
 use serde_json::Value;
 use tokio_postgres::{Client, Row, Transaction};
@@ -14,7 +14,7 @@ use crate::committer::{GroupFailure, Locking, Transact};
 use crate::database::session::{BOUND_LOCKS, Connection, statements};
 use crate::database::{DatabaseError, Failure, Notifier, Phase};
 use crate::holder::kept_text;
-use crate::job_metadata::REQUEST_ID;
+use crate::job_metadata::{EXPIRES_IN, REQUEST_ID};
 use crate::json::json_bytes;
 use crate::meter::{Meter, interned};
 
@@ -189,12 +189,20 @@ fn answer(one: &Submission, row: &Row, outcome: &str) -> Answer {
                 run_at: one.run_at,
                 reserved: row.get("reserved"),
                 created_at: row.get("created_at"),
+                expires_at: expires_at(one, row.get("created_at")),
             };
             Answer::Accepted { job, quota }
         }
         // Only an account with a plan is over its quota.
         (_, quota) => Answer::TooLarge { quota },
     }
+}
+
+/// When the job of a submission is cancelled if it still waits. SQL: `submit_many`.
+fn expires_at(one: &Submission, created_at: Timestamp) -> Option<Timestamp> {
+    let seconds = one.metadata.get(EXPIRES_IN).and_then(Value::as_f64)?;
+    let after = SignedDuration::try_from_secs_f64(seconds).ok()?;
+    one.run_at.unwrap_or(created_at).checked_add(after).ok()
 }
 
 /// Admits one submission inside the caller's transaction: the job exists if, and only if, the caller commits. Nothing is

@@ -78,6 +78,8 @@ pub struct Job {
     pub max_attempts: i16,
     /// When it was accepted.
     pub created_at: Timestamp,
+    /// When it is cancelled if it still waits; null if never, or if it has ended.
+    pub expires_at: Option<Timestamp>,
     /// When the last attempt started.
     pub started_at: Option<Timestamp>,
     /// When it ended.
@@ -125,6 +127,7 @@ impl Job {
             attempt: view.attempt,
             max_attempts: view.max_attempts,
             created_at: view.created_at,
+            expires_at: view.expires_at,
             started_at: view.attempted_at,
             finished_at: view.finalized_at,
             reserved: if finished { 0 } else { view.reserved },
@@ -155,6 +158,7 @@ impl Job {
             attempt: 0,
             max_attempts: service.max_attempts,
             created_at: job.created_at,
+            expires_at: job.expires_at,
             started_at: None,
             finished_at: None,
             reserved: job.reserved,

@@ -1,4 +1,5 @@
-//! When to run a submitted job, and its priority: the headers `Weir-Run-At` and `Weir-Priority`.
+//! When to run a submitted job, until when, and its priority: the headers `Weir-Run-At`, `Weir-Expires-In` and
+//! `Weir-Priority`.
 
 use axum::http::HeaderMap;
 use jiff::{SignedDuration, Timestamp};
@@ -17,6 +18,8 @@ pub(super) struct JobTiming {
     pub(super) run_at: Option<Timestamp>,
     /// The time in `Weir-Run-At`, even if it has passed.
     pub(super) requested_run_at: Option<Timestamp>,
+    /// The seconds after which a job that still waits is cancelled.
+    pub(super) expires_in: Option<u32>,
     /// River's priority, from 1 to 4.
     pub(super) priority: i16,
 }
@@ -32,6 +35,15 @@ impl JobTiming {
                 "Weir-Run-At must be within 366 days.".to_owned(),
             ));
         }
+        let expires_in = single(headers, "weir-expires-in", |text| {
+            let seconds = text.parse::<u32>().ok();
+            seconds.filter(|seconds| *seconds > 0 && i64::from(*seconds) <= MAX_AHEAD.as_secs())
+        })
+        .map_err(|_| {
+            ApiError::Unprocessable(
+                "Weir-Expires-In must be one number of seconds, from 1 to 31622400 (366 days).".to_owned(),
+            )
+        })?;
         let priority = single(headers, "weir-priority", |text| {
             text.parse::<i16>()
                 .ok()
@@ -43,6 +55,7 @@ impl JobTiming {
         Ok(Self {
             run_at: run_at.filter(|at| *at > now),
             requested_run_at: run_at,
+            expires_in,
             priority: priority.unwrap_or(FIRST_PRIORITY),
         })
     }
@@ -51,6 +64,20 @@ impl JobTiming {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_expiry_is_a_number_of_seconds_up_to_366_days() {
+        let expiry = |text: &str| {
+            let headers = HeaderMap::from_iter([("weir-expires-in".parse().unwrap(), text.parse().unwrap())]);
+            let timing = JobTiming::parse(&headers, Timestamp::UNIX_EPOCH).ok()?;
+            timing.expires_in
+        };
+        assert_eq!(expiry("90"), Some(90));
+        assert_eq!(expiry("31622400"), Some(31_622_400));
+        for bad in ["0", "-1", "1.5", "soon", "31622401", "99999999999"] {
+            assert_eq!(expiry(bad), None, "{bad}");
+        }
+    }
 
     fn when(pairs: &[(&'static str, &str)]) -> Option<(Option<i64>, i16)> {
         let mut headers = HeaderMap::new();

@@ -33,7 +33,7 @@ use weir_ledger::reservation::{self, Answer, Idempotency, Quotas, Submission};
 
 use super::quota::{self, Quota};
 use crate::telemetry::traces;
-use weir_ledger::job_metadata::{REQUEST_ID, SUBJECT, TRACEPARENT};
+use weir_ledger::job_metadata::{EXPIRES_IN, REQUEST_ID, SUBJECT, TRACEPARENT};
 use weir_ledger::settlement::Ended;
 use weir_ledger::unique_key;
 
@@ -62,8 +62,9 @@ pub(super) struct Accepted {
     tag = "Jobs",
     params(
         ("id" = String, Path, description = "The name of the service", min_length = 1),
-        ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the same job for 24 hours, regardless of the order of members. If the arguments, the time or the priority differ: 422", min_length = 1, max_length = 255),
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the same job for 24 hours, regardless of the order of members. If the arguments, the times or the priority differ: 422", min_length = 1, max_length = 255),
         ("Weir-Run-At" = Option<String>, Header, description = "When the job runs: an RFC 3339 time within 366 days. Default: immediately. For users only", example = "2027-01-31T08:00:00Z", min_length = 1),
+        ("Weir-Expires-In" = Option<i32>, Header, description = "The seconds from now, or from Weir-Run-At, after which a job that still waits is cancelled and returns its quota. Default: the service's `expires_in`", minimum = 1, maximum = 31622400),
         ("Weir-Priority" = Option<i16>, Header, description = "Priority within its lane, from 1 (first) to 4. Default: 1", minimum = 1, maximum = 4),
     ),
     request_body(content = Object, description = "The job's arguments, a JSON object of at most 256 KiB"),
@@ -194,6 +195,10 @@ pub(super) fn submission(
     if let Some(traceparent) = traceparent {
         metadata[TRACEPARENT] = traceparent.into();
     }
+    let default = service.expires_in.map(|expires_in| expires_in.as_secs_f64());
+    if let Some(seconds) = when.expires_in.map(f64::from).or(default) {
+        metadata[EXPIRES_IN] = seconds.into();
+    }
     Ok(Submission {
         holder: caller.holder,
         subject: caller.user.as_ref().map(|user| user.holder.clone()),
@@ -265,7 +270,11 @@ pub(super) fn idempotency(
     let Some(key) = key else { return Ok(None) };
     // Compares values, so that spaces, the order of members and the spelling of numbers do not matter.
     let body = comparable(body);
-    let request = json!([service, when.requested_run_at, when.priority, body]);
+    let mut request = json!([service, when.requested_run_at, when.priority, body]);
+    // At the end, and only if it is there, so that keys from before keep their hash.
+    if let (Some(expires_in), Some(request)) = (when.expires_in, request.as_array_mut()) {
+        request.push(expires_in.into());
+    }
     let hash = Sha256::new().chain_update(request.to_string());
     Ok(Some(Idempotency {
         key: key.to_owned(),

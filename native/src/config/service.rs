@@ -31,6 +31,8 @@ pub struct Service {
     pub headroom: Option<u32>,
     /// The time limit of one attempt.
     pub timeout: Duration,
+    /// The time after which a job that still waits is cancelled; `None`: never.
+    pub expires_in: Option<Duration>,
     /// The maximum number of attempts.
     pub max_attempts: i16,
     /// The members of the arguments that identify a duplicate of a live job of the same user. Empty: no duplicates.
@@ -87,6 +89,7 @@ impl Service {
                 }
             }),
             timeout: self.timeout,
+            expires_in: self.expires_in,
         }
     }
 

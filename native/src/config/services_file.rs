@@ -57,7 +57,7 @@ const MAX_TIMEOUT: Duration = Duration::from_hours(366 * 24);
 /// The catalogue of files that define none.
 const DEFAULT_CATALOGUE: &str = include_str!("default_catalogue.toml");
 
-#[derive(Deserialize)]
+#[derive(Clone, Copy, Deserialize)]
 #[serde(transparent)]
 struct Timeout(#[serde(with = "humantime_serde")] Duration);
 
@@ -200,6 +200,7 @@ fn service(
     let pools = pools(reader, &mut table, is_external);
     let headroom: Option<u32> = table.take(reader, "headroom");
     let timeout: Option<Timeout> = table.need(reader, "timeout");
+    let expires_in: Option<Timeout> = table.take(reader, "expires_in");
     let max_attempts: Option<i16> = table.need(reader, "max_attempts");
     let unique_by: Option<Vec<String>> = table.take(reader, "unique_by");
     let retry: Option<Retry> = table.take(reader, "retry");
@@ -226,14 +227,11 @@ fn service(
             &format!("headroom must be from 0 to {MAX_WORKERS}"),
         );
     }
-    if let Some(Timeout(timeout)) = timeout
-        && (timeout.is_zero() || timeout > MAX_TIMEOUT)
-    {
-        table.fault(
-            reader,
-            "timeout",
-            "timeout must be more than 0 and at most 366days",
-        );
+    for (member, duration) in [("timeout", timeout), ("expires_in", expires_in)] {
+        if duration.is_some_and(|Timeout(duration)| duration.is_zero() || duration > MAX_TIMEOUT) {
+            let fault = format!("{member} must be more than 0 and at most 366days");
+            table.fault(reader, member, &fault);
+        }
     }
     if let Some(attempts) = max_attempts
         && !(1..=100).contains(&attempts)
@@ -255,6 +253,7 @@ fn service(
         pools: [priority?, default?, scheduled?],
         headroom,
         timeout: timeout?.0,
+        expires_in: expires_in.map(|Timeout(duration)| duration),
         max_attempts: max_attempts?,
         unique_by: unique_by.unwrap_or_default(),
         retry,

@@ -175,6 +175,8 @@ pub struct Reconciler {
     glances_until: Instant,
     /// When the next job falls due, as of the last look.
     next_due: Option<Instant>,
+    /// When the next job expires.
+    next_expiry: Option<Instant>,
     /// Whether the last sweep found any reservation.
     has_reservations: bool,
     /// When there last were reservations.
@@ -211,6 +213,7 @@ impl Reconciler {
             glance_interval: GLANCE_INTERVAL,
             glances_until: Instant::now(),
             next_due: None,
+            next_expiry: None,
             has_reservations: true,
             busy: Instant::now(),
             last_full: None,
@@ -255,6 +258,7 @@ impl Reconciler {
         self.last_full = None;
         self.has_reservations = true;
         self.busy = Instant::now();
+        self.next_expiry = Some(self.busy);
         self.looked_at_stuck = None;
         self.adoption = Pause::none();
         self.sweeping = Pause::none();
@@ -284,6 +288,9 @@ impl Reconciler {
         // Most steps process reservations. The sweep finds the first one, and settles it if its job has ended.
         if self.has_reservations {
             is_of_use = is_of_use && within("ended", self.settle_ended(client)).await;
+        }
+        if is_full && self.next_expiry.is_some_and(|expiry| expiry <= Instant::now()) {
+            is_of_use = is_of_use && within("expire", self.expire(client)).await;
         }
         is_of_use = is_of_use && within("sweep", self.sweep(client)).await;
         if is_full || !is_idle {
@@ -332,11 +339,11 @@ impl Reconciler {
             is_of_use = within("just_ended", self.notice_ended(client)).await;
         }
         if self.has_reservations {
-            is_of_use = is_of_use && within("next_due", self.note_due(client)).await;
+            is_of_use = is_of_use && within("next_steps", self.note_next_steps(client)).await;
         }
         if self.is_due() {
             on_separate_connection("due", self.start_due()).await;
-            is_of_use = is_of_use && within("next_due", self.note_due(client)).await;
+            is_of_use = is_of_use && within("next_steps", self.note_next_steps(client)).await;
         }
         self.glance_interval = interval(self.scanning, GLANCE_INTERVAL, ROUND_INTERVAL);
         is_of_use
@@ -366,10 +373,11 @@ impl Reconciler {
         }
     }
 
-    /// Records when the next job falls due.
-    async fn note_due(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
-        let wait = timed(&mut self.scanning, ledger::next_due(client)).await?;
-        self.next_due = wait.map(|wait| Instant::now() + wait);
+    /// Records when the next job falls due, and when the next one expires.
+    async fn note_next_steps(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
+        let next = timed(&mut self.scanning, ledger::next_steps(client)).await?;
+        self.next_due = next.due.map(|wait| Instant::now() + wait);
+        self.next_expiry = next.expiry.map(|wait| Instant::now() + wait);
         Ok(())
     }
 
@@ -529,6 +537,19 @@ impl Reconciler {
                 return Ok(());
             }
         }
+    }
+
+    /// Cancels jobs that still wait after their time to start, and settles them.
+    async fn expire(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
+        let expired = timed(&mut self.scanning, ledger::expire(client)).await?;
+        if !expired.is_empty() {
+            tracing::info!(
+                jobs = expired.len(),
+                "cancelled jobs that had not started before they expired"
+            );
+        }
+        self.settlements.settle(&expired).await;
+        Ok(())
     }
 
     /// Processes the next slice of all reservations.

@@ -70,6 +70,7 @@ fn entries() -> [ServiceEntry; 2] {
         amount: ServiceAmount::Caller,
         retry,
         timeout: Duration::from_secs(60),
+        expires_in: None,
     };
     [
         entry("analysis", "analysis:analyze", &["repo"], None),

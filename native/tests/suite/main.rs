@@ -33,6 +33,7 @@ mod differential;
 mod edge_counts;
 mod endpoint;
 mod events;
+mod expiry;
 mod external;
 mod failure;
 mod fairness;

@@ -62,6 +62,7 @@ fn entries() -> [ServiceEntry; 3] {
         amount,
         retry: None,
         timeout: Duration::from_secs(60),
+        expires_in: None,
     };
     [
         entry("told", &["repo"], ServiceAmount::Caller),

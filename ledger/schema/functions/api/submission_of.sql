@@ -37,6 +37,9 @@ BEGIN
                                                extract(epoch FROM wanted.asked_for), nullif(wanted.metadata, '{}'), wanted.tags),
                                      'UTF8'));
     END IF;
+    IF of_service.expires_in IS NOT NULL AND NOT wanted.metadata ? 'weir:expires_in' THEN
+        wanted.metadata := wanted.metadata || jsonb_build_object('weir:expires_in', of_service.expires_in);
+    END IF;
     wake := wanted.wake;
     submission := ROW(
         this_holder, this_holder, CASE WHEN NOT is_uuid THEN submission_of.subject END, of_service.name,

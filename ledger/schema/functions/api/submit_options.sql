@@ -3,6 +3,7 @@
 -- - idempotency_key: 1 to 255 bytes.
 -- - run_at: with an offset, within 366 days; the past is now.
 -- - priority: 1 (first) to 4.
+-- - expires_in: seconds, within 366 days. Kept as a member of the metadata.
 -- - wake: whether to notify workers at the commit.
 -- - tags: River's tags of the job. Null without any.
 -- - metadata: members of River's metadata of the job, without those that River and Weir write.
@@ -18,7 +19,7 @@ SET search_path FROM CURRENT
 SET DateStyle = 'ISO, MDY'
 AS $$
 DECLARE
-    known CONSTANT text[] := ARRAY['idempotency_key', 'metadata', 'priority', 'run_at', 'tags', 'wake'];
+    known CONSTANT text[] := ARRAY['expires_in', 'idempotency_key', 'metadata', 'priority', 'run_at', 'tags', 'wake'];
     unknown text;
 BEGIN
     options := coalesce(nullif(options, 'null'), '{}');
@@ -55,6 +56,12 @@ BEGIN
         RAISE invalid_parameter_value USING
             MESSAGE = 'metadata must be a JSON object of at most 16 KiB without members that River or Weir write',
             HINT = 'these are cancel_attempted_at, output, snoozes, and names that start with river: or weir:';
+    END IF;
+    IF jsonb_typeof(options -> 'expires_in') NOT IN ('number', 'null') OR options ->> 'expires_in' !~ '^[1-9][0-9]{0,7}$'
+       OR (options ->> 'expires_in')::int > 31622400 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'expires_in must be a number of seconds from 1 to 31622400 (366 days)';
+    ELSIF options ->> 'expires_in' IS NOT NULL THEN
+        metadata := metadata || jsonb_build_object('weir:expires_in', options -> 'expires_in');
     END IF;
     IF jsonb_typeof(options -> 'tags') NOT IN ('array', 'null') OR EXISTS (
         SELECT FROM jsonb_array_elements(nullif(options -> 'tags', 'null')) t

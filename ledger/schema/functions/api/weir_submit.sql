@@ -10,8 +10,9 @@
 --
 -- | option | |
 -- |---|---|
--- | `idempotency_key` | 1 to 255 bytes. The same submission with the same key within 24 hours returns the same job. Another `run_at`, `priority`, `tags` or `metadata` is another submission. Keys of the HTTP API are compared differently: retry through the interface that you used first |
+-- | `idempotency_key` | 1 to 255 bytes. The same submission with the same key within 24 hours returns the same job. Another `run_at`, `expires_in`, `priority`, `tags` or `metadata` is another submission. Keys of the HTTP API are compared differently: retry through the interface that you used first |
 -- | `run_at` | a time with an offset, such as `2027-01-31T08:00:00Z`, within 366 days. The job reserves its quota now and asks for a slot then. A time in the past means now |
+-- | `expires_in` | seconds from now, or from `run_at`, up to 366 days. A job that still waits then, for whatever, is cancelled with the event `job.expired` and returns its quota. Default: the service's `expires_in` |
 -- | `priority` | 1, the first, to 4: River's priority within the lane |
 -- | `tags` | River's tags of the job: at most 100 texts of 3 to 255 letters, digits, `_` and, inside, `-` |
 -- | `metadata` | an object of at most 16 KiB for River's metadata of the job, without the members that River or Weir write |

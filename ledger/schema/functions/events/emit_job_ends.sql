@@ -1,4 +1,4 @@
--- Trigger of quota_reservations: emits job.completed, job.failed and job.cancelled. A job has ended when River has
+-- Trigger of quota_reservations: emits job.completed, job.failed, job.cancelled and job.expired. A job has ended when River has
 -- finalized it and its reservation is deleted. A settlement, a cancellation or reconciliation deletes the reservation.
 -- Cost: a scan of webhooks, a small table; with a subscriber one look-up by key and one job for each job that ended.
 CREATE OR REPLACE FUNCTION emit_job_ends() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
@@ -33,6 +33,7 @@ BEGIN
             SELECT k.kind, k.attempt, k.created_at, k.finalized_at,
                    CASE WHEN k.finalized_at IS NULL THEN NULL
                         WHEN k.state = 'completed' THEN 'job.completed'
+                        WHEN k.state = 'cancelled' AND k.metadata ? 'weir:expired' THEN 'job.expired'
                         WHEN k.state = 'cancelled' THEN 'job.cancelled'
                         ELSE 'job.failed' END AS type,
                    used_of(k.metadata) AS used,

@@ -1,5 +1,5 @@
 -- Starts attempts at the next available jobs of these queues, by priority, time and id, as River's client does. Skips
--- jobs that other workers are claiming, paused queues, and kinds that are not listed.
+-- jobs that other workers are claiming, paused queues, kinds that are not listed, and expired jobs.
 --
 -- | parameter | |
 -- |---|---|
@@ -52,6 +52,8 @@ BEGIN
               AND (j.priority, j.scheduled_at, j.id) >= (1::smallint, coalesce(q.since, '-infinity'), 0::bigint)
               -- No later attempt has a number.
               AND j.kind = ANY (claim_jobs.kinds) AND j.attempt < 32767
+              AND NOT (j.metadata ? 'weir:expires_in'
+                       AND EXISTS (SELECT FROM quota_reservations r WHERE r.job_id = j.id AND r.start_by <= now()))
               AND (NOT only_with_slot
                    OR EXISTS (SELECT FROM quota_reservations r WHERE r.job_id = j.id AND r.admitted_at IS NOT NULL)
                    OR (jsonb_typeof(j.args -> 'user_id') IS DISTINCT FROM 'string' OR j.args ->> 'user_id' = '')

@@ -101,6 +101,8 @@ BEGIN
                 WHERE j.id = r.job_id AND (j.state = 'scheduled' OR j.state = 'pending' AND j.scheduled_at <= now()) IS TRUE
                   AND j.queue IN (service || '_priority', service || '_default')
                   AND j.kind = ANY (kinds) AND j.attempt < 32767
+                  AND NOT (j.metadata ? 'weir:expires_in'
+                           AND EXISTS (SELECT FROM quota_reservations x WHERE x.job_id = j.id AND x.start_by <= now()))
                 OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED
             ) j
             LIMIT a.n

@@ -400,11 +400,12 @@ BEGIN
         RETURN;
     END IF;
     INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id, expires_at, holder, period_start,
-                                    windows, created_at, admitted_at, parked_at, due_at, from_grants, overage)
+                                    windows, created_at, admitted_at, parked_at, due_at, from_grants, overage, start_by)
     SELECT u.user_id, u.meter, u.reserved, u.id, now() + t.reservation_ttl, u.holder, u.period, u.windows, u.at,
            CASE WHEN u.outcome = 'admitted' THEN clock_timestamp() END,
            CASE WHEN u.outcome = 'parked' THEN clock_timestamp() END,
-           u.run_at, u.draw, u.overage
+           u.run_at, u.draw, u.overage,
+           coalesce(u.run_at, now()) + make_interval(secs => (u.metadata ->> 'weir:expires_in')::float8)
     FROM unnest(submissions, ids, amounts, periods, windows, moments, outcomes, draws, overages)
         AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
               idempotency_key, request_hash, unique_key, tags, id, reserved, period, windows, at, outcome, draw, overage)

@@ -4,7 +4,7 @@ SELECT s.job_id AS id, $3::text AS kind, CASE WHEN u.job_id IS NULL THEN 'cancel
        '' AS queue, 0::smallint AS attempt, $4::smallint AS max_attempts, s.created_at,
        NULL::timestamptz AS attempted_at, u.created_at AS finalized_at, false AS later,
        CASE WHEN u.job_id IS NULL THEN 'the job was deleted' END AS error, NULL::jsonb AS output, false AS parked,
-       false AS lent, NULL::jsonb AS progress, 0::bigint AS reserved, r.job_id IS NULL AS settled,
+       false AS lent, NULL::timestamptz AS expires_at, NULL::jsonb AS progress, 0::bigint AS reserved, r.job_id IS NULL AS settled,
        coalesce(u.quota_amount, 0) AS charged,
        (SELECT t.tier FROM tier_of(s.user_id, now()) t) AS tier
 FROM submissions s

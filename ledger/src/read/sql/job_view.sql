@@ -5,7 +5,7 @@ SELECT s.job_id AS id, j.kind, j.state, j.queue, j.attempt, j.max_attempts, j.cr
        r.parked_at IS NOT NULL AS parked,
        CASE WHEN (r.progress ->> 'attempt')::int = j.attempt AND j.state = 'running'
             THEN r.progress - 'attempt' END AS progress,
-       j.lent,
+       j.lent, r.start_by AS expires_at,
        coalesce(r.reserved_amount, 0) AS reserved, r.job_id IS NULL AS settled,
        coalesce(u.quota_amount, 0) AS charged,
        (SELECT t.tier FROM tier_of(s.user_id, now()) t) AS tier
