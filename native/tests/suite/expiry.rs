@@ -94,14 +94,14 @@ async fn a_job_that_waits_when_it_expires_is_cancelled_and_returns_its_quota() {
 async fn no_attempt_starts_at_an_expired_job() {
     let weir = Weir::with(&[EXTERNAL]).await;
     let client = weir.client().await;
-    let submit =
-        "SELECT job_id FROM weir_submit('anne', 'render', '{\"pages\": 1}', NULL, '{\"expires_in\": 60}')";
-    let available: i64 = client.query_one(submit, &[]).await.unwrap().get(0);
-    let parked: i64 = client.query_one(submit, &[]).await.unwrap().get(0);
     client
         .batch_execute("UPDATE plan_limits SET burst = 10")
         .await
         .unwrap();
+    let submit =
+        "SELECT job_id FROM weir_submit('anne', 'render', '{\"pages\": 1}', NULL, '{\"expires_in\": 60}')";
+    let available: i64 = client.query_one(submit, &[]).await.unwrap().get(0);
+    let parked: i64 = client.query_one(submit, &[]).await.unwrap().get(0);
     // No process reconciles here.
     for id in [available, parked] {
         pass(&weir, id).await;
