@@ -5,7 +5,9 @@ mod connection;
 mod documents;
 pub(crate) mod first_process;
 mod import;
+mod job;
 mod key;
+mod lane;
 mod migrate;
 pub(crate) mod output;
 mod plans;
@@ -31,7 +33,9 @@ use weir::work::Role;
 
 use audit::Audit;
 use import::Import;
+use job::Job;
 use key::Key;
+use lane::Lane;
 use migrate::Migrate;
 use output::CommandResult;
 use process::Process;
@@ -166,6 +170,23 @@ Examples:
   weir user override alice analysis --limit month=2000 --slots 5
   weir user grant alice analysis 100 --reason 'support ticket 17'")]
     User(User),
+    /// Run failed jobs again, or cancel jobs: one, or all that match.
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  weir job retry --service render --error 'connection refused' --dry-run
+  weir job cancel 4711"
+    )]
+    Job(Job),
+    /// Pause and resume a lane.
+    #[command(
+        subcommand,
+        after_help = "\
+Example:
+  weir lane pause analysis_default"
+    )]
+    Lane(Lane),
     /// Move old usage events out of the database.
     #[command(
         subcommand,
@@ -236,6 +257,8 @@ impl Command {
             Self::Plans { .. } => "weir plans",
             Self::Key(_) => "weir key",
             Self::User(_) => "weir user",
+            Self::Job(_) => "weir job",
+            Self::Lane(_) => "weir lane",
             Self::Usage(_) => "weir usage",
             Self::Import(_) => "weir import",
             Self::Uninstall(_) => "weir uninstall",
@@ -275,6 +298,8 @@ impl Command {
             Self::Audit(audit) => audit.run(&settings).await,
             Self::Key(key) => key.run(&settings).await,
             Self::User(user) => user.run(&settings).await,
+            Self::Job(job) => job.run(&settings).await,
+            Self::Lane(lane) => lane.run(&settings).await,
             Self::Usage(usage) => usage.run(&settings).await,
             Self::Import(import) => import.run(&settings).await,
             Self::Uninstall(uninstall) => uninstall.run(&settings).await,

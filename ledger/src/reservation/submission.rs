@@ -162,6 +162,12 @@ impl Quotas {
         Self::of(&allowances, &windows)
     }
 
+    /// Those of these windows.
+    pub(super) fn full(&self, spans: &[&str]) -> Vec<Quota> {
+        let is_full = |one: &&Quota| spans.contains(&one.window.span.as_str());
+        self.iter().filter(is_full).copied().collect()
+    }
+
     /// All quotas, the month first.
     pub fn iter(&self) -> impl Iterator<Item = &Quota> {
         std::iter::once(&self.month).chain(&self.shorter)

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio_postgres::{Client, Row, Transaction};
 use uuid::Uuid;
 
-use super::submission::{Answer, NewJob, Quota, Quotas, ReserveError, Submission};
+use super::submission::{Answer, NewJob, Quotas, ReserveError, Submission};
 use crate::committer::{GroupFailure, Locking, Transact};
 use crate::database::session::{BOUND_LOCKS, Connection, statements};
 use crate::database::{DatabaseError, Failure, Notifier, Phase};
@@ -171,9 +171,10 @@ fn answer(one: &Submission, row: &Row, outcome: &str) -> Answer {
         ("key_reused", _) => Answer::KeyReused,
         ("over_quota", Some(quota)) => {
             let spans: Vec<&str> = row.get("full_spans");
-            let is_full = |one: &&Quota| spans.contains(&one.window.span.as_str());
-            let full = quota.iter().filter(is_full).copied().collect();
-            Answer::OverQuota { quota, full }
+            Answer::OverQuota {
+                full: quota.full(&spans),
+                quota,
+            }
         }
         ("too_many_waiting", quota) => Answer::TooManyWaiting {
             most: row.get::<_, i32>("max_waiting").unsigned_abs(),

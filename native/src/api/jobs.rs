@@ -29,7 +29,7 @@ use crate::config::service::Service;
 use weir_ledger::holder::Holder;
 use weir_ledger::json::comparable;
 use weir_ledger::read::jobs::{self as read, JobView};
-use weir_ledger::reservation::{self, Answer, Idempotency, Quotas, Submission};
+use weir_ledger::reservation::{self, Answer, Idempotency, Quotas, Retried, Submission};
 
 use super::quota::{self, Quota};
 use crate::telemetry::traces;
@@ -369,6 +369,72 @@ pub(super) async fn cancel(
     end(&api, id, own).await?;
     let job = by_id(&api, &caller, id).await?;
     api.sending.json(caller.holder.id, &job)
+}
+
+/// Runs a failed, expired or cancelled job again.
+///
+/// It reserves quota as a new submission would. It keeps its id, its attempts and their errors, and it no longer expires.
+/// If it has no attempts left, it gets one more.
+#[utoipa::path(
+    post,
+    path = "/api/jobs/{id}/retry",
+    operation_id = "retryJob",
+    tag = "Jobs",
+    params(
+        ("id" = i64, Path, description = "The job's id", minimum = 1),
+        ("Weir-Job-Token" = Option<String>, Header, description = "The job's token. Required for anonymous callers", min_length = 1),
+    ),
+    responses(
+        (status = 202, body = Accepted, description = "The job is queued again"),
+        Unauthenticated, LacksScope, NoSuchJob,
+        (status = 409, body = ProblemDetails, description = "The job has not failed, or an equal job is unfinished", content_type = "application/problem+json"),
+        NoSubject,
+        (status = 429, body = ProblemDetails, description = "Over the plan's quota", content_type = "application/problem+json"),
+        Unavailable,
+    )
+)]
+pub(super) async fn retry(
+    State(api): State<Arc<Api>>,
+    id: Result<Path<i64>, PathRejection>,
+    caller: Caller,
+) -> Result<Response, ApiError> {
+    let Ok(Path(id)) = id else {
+        return Err(ApiError::NoJob);
+    };
+    let job = by_id(&api, &caller, id).await?;
+    let service = api.settings.service(&job.service).ok_or(ApiError::NoJob)?;
+    let retried = api
+        .changes
+        .of::<_, ApiError, _>(caller.holder.id, || {
+            async |client| Ok(reservation::retry::<tokio_postgres::Client>(client, id).await?)
+        })
+        .await?;
+    let quota = match retried {
+        Retried::Accepted(quota) => quota,
+        Retried::NotFound => return Err(ApiError::NoJob),
+        Retried::NotFailed => {
+            let detail = "Only a failed, expired or cancelled job that was not charged can run again.";
+            return Err(ApiError::Conflict(detail.to_owned()));
+        }
+        Retried::Folded => {
+            return Err(ApiError::Conflict("An equal job is unfinished.".to_owned()));
+        }
+        Retried::OverQuota { quota, full, amount } => return Err(over_quota(service, quota, full, amount)),
+        Retried::TooLarge => return Err(too_large_an_amount()),
+        Retried::TooManyWaiting(most) => return Err(ApiError::TooManyWaiting(most)),
+    };
+    api.feed.hurry();
+    let fields = quota
+        .as_ref()
+        .map_or_else(Vec::new, |quota| quota::fields(service.meter, quota));
+    let accepted = Accepted {
+        job: by_id(&api, &caller, id).await?,
+        quota: quota.map(|quota| quota.month.into()),
+        folded: false,
+        token: None,
+    };
+    let body = api.sending.json(caller.holder.id, &accepted)?;
+    Ok((StatusCode::ACCEPTED, AppendHeaders(fields), body).into_response())
 }
 
 /// Cancels a job for an authorised caller, and releases its reservation. A finished job does not change.

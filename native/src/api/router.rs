@@ -38,6 +38,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .routes(routes!(jobs::list))
         // OpenAPI treats paths that differ only in a parameter's name as the same path.
         .routes(routes!(jobs::submit, jobs::get, jobs::cancel))
+        .routes(routes!(jobs::retry))
         .routes(routes!(batch::submit))
         .routes(routes!(events::jobs))
         .routes(routes!(events::job))

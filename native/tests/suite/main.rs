@@ -72,6 +72,7 @@ mod quota;
 mod reconciliation;
 mod reference;
 mod retention;
+mod retries;
 mod reverse_proxies;
 mod river_ui;
 mod schemas;

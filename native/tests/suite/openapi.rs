@@ -280,6 +280,44 @@ impl Provoked {
         working.stop().await;
     }
 
+    /// Running a cancelled job again, and all that failed alike.
+    async fn retries(&mut self) {
+        let user = self.weir.user("free").await;
+        let who = Who::User(user);
+        let id = self.weir.analyse(who, "a_test.go", GO_TESTS).await;
+        let (job, retry) = (format!("/api/jobs/{id}"), format!("/api/jobs/{id}/retry"));
+        self.weir.call("DELETE", &job, who, &[], Vec::new()).await;
+        for (path, status) in [
+            (retry.as_str(), 202),
+            (&retry, 409),
+            ("/api/jobs/999999/retry", 404),
+        ] {
+            let answer = self.weir.call("POST", path, who, &[], Vec::new()).await;
+            assert_eq!(answer.status, status, "{path}: {}", answer.body);
+            self.described.check("/api/jobs/{id}/retry", "POST", &answer);
+        }
+        self.weir.call("DELETE", &job, who, &[], Vec::new()).await;
+        self.weir.use_up(user, "analysis", 50).await;
+        let answer = self.weir.call("POST", &retry, who, &[], Vec::new()).await;
+        assert_eq!(answer.status, 429, "{}", answer.body);
+        self.described.check("/api/jobs/{id}/retry", "POST", &answer);
+        for (body, status) in [
+            (r#"{"subject": "anne"}"#, 200),
+            ("{}", 422),
+            (r#"{"service": "nothing"}"#, 404),
+        ] {
+            self.check_operator(
+                "POST",
+                "/admin/jobs/retry",
+                "/admin/jobs/retry",
+                "-",
+                body,
+                status,
+            )
+            .await;
+        }
+    }
+
     /// Reports of an endpoint that answers later.
     async fn later_answers(&mut self) {
         let largest = json!({ "error": "x".repeat(5 * 1024 * 1024) }).to_string();
@@ -647,6 +685,7 @@ async fn every_documented_answer_occurs_as_documented() {
     let mut provoked = Provoked::new().await;
     provoked.submissions().await;
     provoked.jobs().await;
+    provoked.retries().await;
     provoked.later_answers().await;
     provoked.administration().await;
     provoked.webhooks().await;

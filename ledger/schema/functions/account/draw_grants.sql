@@ -1,7 +1,7 @@
 -- Draws an amount for a job on its user's grants, after the job's earlier draws. The caller holds the account's lock
 -- and has checked that the grants cover the amount. policy/src/grants.rs specifies it for tests.
 -- Cost: one index range over the user's grants, and a write for each grant that pays.
--- Callers: submit_many, weir_extend.
+-- Callers: submit_many, admit_late, weir_extend.
 CREATE OR REPLACE FUNCTION draw_grants(of_user uuid, meter text, job bigint, drawn bigint, at timestamptz, of_month timestamptz)
 RETURNS void
 LANGUAGE plpgsql

@@ -3,7 +3,7 @@
 --
 -- The order and the limit find the live version of a row (see ledger/schema/tables/holders.sql).
 -- Cost: one look-up by key and one lock an account.
--- Callers: submit_many, admit_late, lend_jobs, weir_settle_many, weir_charge; ledger/src/settlement/statements.rs.
+-- Callers: submit_many, admit_late, lend_jobs, retry_job, weir_settle_many, weir_charge; ledger/src/settlement/statements.rs.
 CREATE OR REPLACE FUNCTION lock_accounts(of_holders uuid[], meters usage_event_type[], skips_locked boolean) RETURNS SETOF holders
 LANGUAGE plpgsql
 SET search_path FROM CURRENT

@@ -2,7 +2,7 @@
 -- everything that was committed before it. name: the calling function, for the message.
 -- Errors: 25000.
 -- Cost: no table.
--- Callers: weir_submit, weir_submit_many, weir_charge, weir_complete, weir_settle_many, weir_extend, fail_attempt.
+-- Callers: weir_submit, weir_submit_many, weir_retry, weir_charge, weir_complete, weir_settle_many, weir_extend, fail_attempt.
 CREATE OR REPLACE FUNCTION require_read_committed(name text) RETURNS void LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$

@@ -1,7 +1,7 @@
 -- Settles one job with settle_many(), inside the caller's transaction. of_attempt is null for a job that has not succeeded.
 -- Errors: 40001 when another transaction has just moved the job to another holder.
 -- Cost: as settle_many().
--- Callers: weir_complete, fail_attempt.
+-- Callers: weir_complete, retry_job, fail_attempt.
 CREATE OR REPLACE FUNCTION settle_one(job bigint, of_attempt int, used bigint, output jsonb,
                                       OUT outcome text, OUT charged bigint)
 LANGUAGE plpgsql

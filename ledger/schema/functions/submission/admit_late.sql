@@ -10,9 +10,9 @@
 --
 -- outcome: `admitted`, `parked`, or `fenced_out` if the attempt is no longer current, or an unclaimed job was claimed.
 -- A job that was not charged, such as a discarded one that an operator retries, reserves what its submission reserved, as
--- far as the quota has room, and draws on no grants, because no submission asked for them.
+-- far as the plan and the grants have room.
 -- Cost: some ten look-ups and four writes; two writes for each of at most 1000 other jobs, so that no call is long.
--- Callers: ledger/src/reservation/late_admission.rs.
+-- Callers: retry_job; ledger/src/reservation/late_admission.rs.
 CREATE OR REPLACE FUNCTION admit_late(job bigint, of_attempt smallint, of_holder uuid, of_user uuid, known_as text,
                                       meter usage_event_type, backlog_user text, kinds text[],
                                       OUT outcome text, OUT tier text, OUT new_users bigint, OUT backlog bigint)
@@ -31,6 +31,9 @@ DECLARE
     a record;
     has_slot boolean;
     amount bigint := 0;
+    -- The parts of the amount beyond the plan's month.
+    drawn bigint := 0;
+    overage bigint := 0;
     -- The user's other jobs to take from their queue, and those of them that are not parked yet.
     waiting bigint[] := '{}';
     parks bigint[] := '{}';
@@ -64,13 +67,13 @@ BEGIN
         outcome := 'admitted';
         RETURN;
     END IF;
-    SELECT h.slots_in_use, h.parked, clock.at, c.*, 
+    SELECT h.slots_in_use, h.parked, clock.at, c.*,
            coalesce(c.slots_now, CASE WHEN of_user IS NOT NULL THEN raise_no_limits(meter)
                                       ELSE slots_in_force(NULL, NULL, NULL, NULL) END) AS slot_limit
     INTO a
     FROM (SELECT * FROM holders k WHERE k.holder = of_holder AND k.event_type = meter ORDER BY k.generation DESC LIMIT 1) h
     CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
-    LEFT JOIN LATERAL account_of(of_user, meter, false, clock.at) c ON true;
+    LEFT JOIN LATERAL account_of(of_user, meter, h.has_grants, clock.at) c ON true;
     tier := a.tier;
     -- The transaction that frees a slot also promotes a parked job. So a slot that is free while jobs are parked is of no
     -- use to them, and a claimed job may take it. If it were parked, nothing would promote it.
@@ -79,6 +82,9 @@ BEGIN
     IF of_user IS NOT NULL AND NOT status.has_reservation AND status.submitted > 0 THEN
         -- The quota does not refuse an operator's retry. It reserves what is left.
         amount := greatest(least(status.submitted, a.room, a.capacity), 0);
+        overage := coalesce(greatest(amount - greatest(a.plan_left, 0), 0), 0);
+        drawn := least(overage, a.granted);
+        overage := overage - drawn;
     END IF;
     IF NOT has_slot AND backlog_user IS NOT NULL THEN
         -- Jobs with a slot stay. The holder is locked, so none of them gets one before the commit. A retry that is not due
@@ -110,19 +116,22 @@ BEGIN
     WHERE s.job_id = job AND NOT status.has_reservation AND status.submitted <> amount;
     -- An existing reservation keeps its amount and windows.
     INSERT INTO quota_reservations AS r (job_id, holder, user_id, event_type, reserved_amount, period_start, expires_at,
-                                         windows, created_at, admitted_at, parked_at, overage)
+                                         windows, created_at, admitted_at, parked_at, from_grants, overage)
     SELECT d.id, of_holder, of_user, meter, d.amount, a.starts[1], now() + t.reservation_ttl, coalesce(a.counted, 0), a.at,
            CASE WHEN d.has_slot THEN clock_timestamp() END, CASE WHEN NOT d.has_slot THEN clock_timestamp() END,
-           coalesce(greatest(d.amount - greatest(a.plan_left, 0), 0), 0)
+           d.drawn, d.overage
     FROM (
-        SELECT job AS id, amount, has_slot
+        SELECT job AS id, amount, has_slot, drawn, overage
         UNION ALL
-        SELECT p.id, 0, false FROM unnest(parks) AS p (id)
+        SELECT p.id, 0, false, 0, 0 FROM unnest(parks) AS p (id)
     ) d
     CROSS JOIN weir_settings t
     ON CONFLICT (job_id) DO UPDATE SET admitted_at = excluded.admitted_at, parked_at = excluded.parked_at, due_at = NULL;
     IF amount > 0 THEN
         PERFORM reserve_in_windows(of_user, meter, amount, a.spans, a.starts, a.limits, a.ceilings, a.used_in);
+    END IF;
+    IF drawn > 0 THEN
+        PERFORM draw_grants(of_user, meter, job, drawn, a.at, a.starts[1]);
     END IF;
     UPDATE holders h
     SET slots_in_use = h.slots_in_use + has_slot::int,

@@ -1,7 +1,7 @@
 -- The quota after a decision of submit_many(), as SQL callers see it: that of the month, and the windows without room. The
 -- parameters are columns of its rows. Null without a plan.
 -- Cost: no table.
--- Callers: submit_group, check_submission.
+-- Callers: submit_group, check_submission, weir_retry.
 CREATE OR REPLACE FUNCTION quota_of_submission(outcome text, added bigint, drawn bigint, full_spans text[], spans text[],
                                                ends timestamptz[], limits bigint[], ceilings bigint[], used_in bigint[],
                                                reserved_in bigint[], from_grants bigint, granted bigint)

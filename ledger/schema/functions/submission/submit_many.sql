@@ -16,7 +16,7 @@
 -- Errors: 40001 when another transaction has just used one of several idempotency keys. P0001 when a plan has no limits for a meter.
 -- Cost: for each account one lock and some eight look-ups; for each accepted job three inserts; one update an account and
 -- a window.
--- Callers: submit_group, check_submission; ledger/src/reservation/transaction.rs.
+-- Callers: submit_group, check_submission, retry_job; ledger/src/reservation/transaction.rs.
 CREATE OR REPLACE FUNCTION submit_many(submissions submission[], locking text, all_or_none boolean)
 RETURNS TABLE (member int, outcome text, job_id bigint, queue text, created_at timestamptz, reserved bigint,
                added bigint, drawn bigint, full_spans text[], tier text, max_waiting int, at timestamptz, spans text[],

@@ -8,7 +8,7 @@
 -- The names in braces are replaced by literals: the schema, and the names of Weir's functions, relations and types.
 WITH allowed (name, role) AS (
     VALUES ('weir_submit', 'weir_submitter'), ('weir_submit_many', 'weir_submitter'), ('weir_quota', 'weir_submitter'),
-           ('weir_charge', 'weir_submitter'),
+           ('weir_charge', 'weir_submitter'), ('weir_retry', 'weir_submitter'),
            ('weir_holder', 'weir_submitter'), ('weir_holder', 'weir_worker'),
            ('weir_claim', 'weir_worker'), ('weir_complete', 'weir_worker'), ('weir_fail', 'weir_worker'),
            ('weir_settle_many', 'weir_worker'),

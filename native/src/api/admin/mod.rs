@@ -4,6 +4,7 @@ mod booking;
 mod change;
 mod check;
 mod holder;
+mod jobs;
 mod log;
 mod request;
 mod usage_by_period;
@@ -30,6 +31,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(booking::adjustment))
         .routes(routes!(booking::grant))
         .routes(routes!(booking::lower))
+        .routes(routes!(jobs::retry))
         .routes(routes!(usage_by_period::list))
         .routes(routes!(usage_events::list))
         .routes(routes!(log::list))

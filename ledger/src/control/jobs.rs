@@ -1,0 +1,117 @@
+//! Changes of jobs by an operator: one job, or all that match a filter.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use super::error::ControlError;
+use super::log::Change;
+use crate::database::session::BOUND_LOCKS;
+use crate::reservation::{Retried, retry};
+
+/// The number of jobs that one query finds.
+const SLICE: i64 = 1_000;
+
+/// Selects jobs. Without any condition, all.
+#[derive(Clone, Debug, Default)]
+pub struct JobFilter {
+    /// Jobs of these River kinds.
+    pub kinds: Option<Vec<String>>,
+    /// Jobs of this holder.
+    pub holder: Option<Uuid>,
+    /// Jobs whose error contains this text, in any case.
+    pub error: Option<String>,
+    /// Jobs that ended, or were submitted, at least this long ago.
+    pub older_than: Option<Duration>,
+}
+
+impl JobFilter {
+    /// Whether it selects all jobs.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.kinds.is_none() && self.holder.is_none() && self.error.is_none() && self.older_than.is_none()
+    }
+
+    fn log(&self) -> Value {
+        json!({
+            "kinds": self.kinds,
+            "holder": self.holder,
+            "error": self.error,
+            "older_than_s": self.older_than.map(|age| age.as_secs()),
+        })
+    }
+}
+
+/// The states of jobs that can be retried.
+pub const FAILED: [&str; 1] = ["discarded"];
+
+/// The states of jobs that can be cancelled.
+pub const UNFINISHED: [&str; 5] = ["available", "pending", "retryable", "running", "scheduled"];
+
+/// The next jobs in these states that match, after this one; empty after the last.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn matching_jobs(
+    client: &Client,
+    filter: &JobFilter,
+    states: &[&str],
+    after: i64,
+) -> Result<Vec<i64>, ControlError> {
+    let rows = client
+        .query(
+            include_str!("sql/matching_jobs.sql"),
+            &[
+                &after,
+                &states,
+                &filter.kinds,
+                &filter.holder,
+                &filter.error,
+                &filter.older_than.map(|age| age.as_secs_f64()),
+                &SLICE,
+            ],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| row.get("id")).collect())
+}
+
+/// Retries jobs, each in its own transaction, and logs the number of each outcome. Calls `show` after each job.
+///
+/// # Errors
+///
+/// When the database cannot be used. Jobs that were retried before the error stay retried, and are not in the log.
+pub async fn retry_jobs(
+    client: &mut Client,
+    actor: &str,
+    jobs: &[i64],
+    filter: Option<&JobFilter>,
+    mut show: impl FnMut(),
+) -> Result<BTreeMap<&'static str, usize>, ControlError> {
+    let mut outcomes = BTreeMap::<_, usize>::new();
+    for job_id in jobs {
+        let transaction = client.transaction().await?;
+        transaction.batch_execute(BOUND_LOCKS).await?;
+        let retried = retry(&transaction, *job_id).await?;
+        transaction.commit().await?;
+        *outcomes.entry(retried.outcome()).or_default() += 1;
+        show();
+    }
+    if outcomes.contains_key(Retried::Accepted(None).outcome()) {
+        let change = Change {
+            actor,
+            action: "jobs.retry",
+            after: Some(json!({
+                "outcomes": outcomes,
+                "filter": filter.map(JobFilter::log),
+                "job": if let ([job], None) = (jobs, filter) { Some(job) } else { None },
+            })),
+            ..Change::default()
+        };
+        change.write(client).await?;
+    }
+    Ok(outcomes)
+}
