@@ -18,6 +18,7 @@ pub mod job_metadata;
 pub mod json;
 pub mod maintenance;
 pub mod meter;
+pub mod middleware;
 pub mod migrate;
 #[cfg(test)]
 mod model;

@@ -169,6 +169,7 @@ const LEDGER: &[&str] = &[
     "reconciliation::adoption",
     "reconciliation",
     "audit",
+    "middleware",
     "migrate::error",
     "migrate::known",
     "migrate::schema",

@@ -53,6 +53,7 @@ mod layers;
 mod leaders;
 mod life;
 mod metrics;
+mod middleware;
 mod migrate;
 mod numbers;
 mod odd_defaults;

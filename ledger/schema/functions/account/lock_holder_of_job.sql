@@ -2,7 +2,7 @@
 -- created again from its reservations. The settlement of groups does this with create_holder.sql and
 -- rebuild_holders.sql of ledger/src/settlement/sql/.
 -- Cost: two look-ups by key. Waits for the account's lock.
--- Callers: settle_one, weir_extend, fail_attempt; ledger/src/attempts/outstanding.rs.
+-- Callers: settle_one, weir_release, weir_extend, fail_attempt; ledger/src/attempts/outstanding.rs.
 CREATE OR REPLACE FUNCTION lock_holder_of_job(job bigint, OUT holder uuid, OUT event_type text)
 LANGUAGE plpgsql
 SET search_path FROM CURRENT

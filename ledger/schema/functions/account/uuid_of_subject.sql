@@ -1,6 +1,6 @@
 -- A subject as a UUID, in any spelling; null for any other text. Rust: policy/src/subject.rs (uuid).
 -- Cost: no table.
--- Callers: submission_of, weir_charge, weir_holder; ledger/src/control/sql/import_prepare.sql.
+-- Callers: submission_of, weir_admit, weir_charge, weir_holder; ledger/src/control/sql/import_prepare.sql.
 CREATE OR REPLACE FUNCTION uuid_of_subject(subject text) RETURNS uuid
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
 SET search_path FROM CURRENT

@@ -8,7 +8,7 @@
 -- Errors: 22023 for an invalid subject.
 --
 -- Cost: one row of weir_settings.
--- Callers: submission_of, weir_charge, weir_quota; other languages, as either role. Rust checks the subject in policy/src/subject.rs
+-- Callers: submission_of, weir_admit, weir_charge, weir_quota; other languages, as either role. Rust checks the subject in policy/src/subject.rs
 -- and computes the id in ledger/src/holder.rs.
 CREATE OR REPLACE FUNCTION weir_holder(subject text) RETURNS uuid
 LANGUAGE plpgsql STABLE SECURITY DEFINER

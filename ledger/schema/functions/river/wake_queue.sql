@@ -5,7 +5,7 @@
 -- not flush those.
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
--- Callers: submit_group with the option `wake`; ledger/src/database/notifier.rs.
+-- Callers: submit_group with the option `wake`, weir_release; ledger/src/database/notifier.rs.
 CREATE OR REPLACE FUNCTION wake_queue(queue text) RETURNS void LANGUAGE sql AS $$
     SELECT pg_notify(river_channel('river_insert'), json_build_object('queue', queue)::text)
 $$;

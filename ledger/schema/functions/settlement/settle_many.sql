@@ -25,7 +25,7 @@
 -- Cost: for each account one lock and one write, for each job two look-ups and three writes, for each promoted job two
 -- look-ups and two writes. It does not grow with the number of parked jobs. Jobs promoted earlier cost nothing, even
 -- while a session holds an old snapshot (see holders.parked_from).
--- Callers: settle_one; ledger/src/settlement/statements.rs.
+-- Callers: settle_one, weir_release; ledger/src/settlement/statements.rs.
 CREATE OR REPLACE FUNCTION settle_many(attempts ended_attempt[], skips_locked boolean, avoid uuid[], more_holders uuid[],
                                        more_meters usage_event_type[])
 RETURNS TABLE (outcome text, job_id bigint, charged bigint, holder uuid, user_id uuid, meter text, reserved bigint,

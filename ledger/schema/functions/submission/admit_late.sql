@@ -12,7 +12,7 @@
 -- A job that was not charged, such as a discarded one that an operator retries, reserves what its submission reserved, as
 -- far as the plan and the grants have room.
 -- Cost: some ten look-ups and four writes; two writes for each of at most 1000 other jobs, so that no call is long.
--- Callers: retry_job; ledger/src/reservation/late_admission.rs.
+-- Callers: weir_admit, retry_job; ledger/src/reservation/late_admission.rs.
 CREATE OR REPLACE FUNCTION admit_late(job bigint, of_attempt smallint, of_holder uuid, of_user uuid, known_as text,
                                       meter usage_event_type, backlog_user text, kinds text[],
                                       OUT outcome text, OUT tier text, OUT new_users bigint, OUT backlog bigint)

@@ -12,7 +12,8 @@ WITH allowed (name, role) AS (
            ('weir_holder', 'weir_submitter'), ('weir_holder', 'weir_worker'),
            ('weir_claim', 'weir_worker'), ('weir_complete', 'weir_worker'), ('weir_fail', 'weir_worker'),
            ('weir_settle_many', 'weir_worker'),
-           ('weir_progress', 'weir_worker'), ('weir_extend', 'weir_worker'), ('weir_heartbeat', 'weir_worker')
+           ('weir_progress', 'weir_worker'), ('weir_extend', 'weir_worker'), ('weir_admit', 'weir_worker'),
+           ('weir_release', 'weir_worker'), ('weir_heartbeat', 'weir_worker')
 ), schema AS (
     SELECT n.* FROM pg_namespace n WHERE n.nspname = {weir}
 ), relations AS (
