@@ -383,7 +383,7 @@ async fn begin(client: &mut Client) -> Result<Transaction<'_>, Error> {
         .await?;
     // The functions update the counters. A heartbeat changes none.
     transaction
-        .batch_execute("SET LOCAL weir.counters = 'kept'")
+        .batch_execute("SET LOCAL weir.counters = '0'")
         .await?;
     Ok(transaction)
 }

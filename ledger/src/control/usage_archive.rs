@@ -144,7 +144,7 @@ async fn batch(
     transaction
         .batch_execute(
             "SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = '60s'; \
-             SELECT FROM weir_locks WHERE name = 'usage_archive' FOR NO KEY UPDATE; SET LOCAL weir.counters = 'kept'",
+             SELECT FROM weir_locks WHERE name = 'usage_archive' FOR NO KEY UPDATE; SET LOCAL weir.counters = '0'",
         )
         .await?;
     // A concurrent deletion of a user would not see the sum. Changes lock one user each, so they cannot deadlock.

@@ -142,3 +142,41 @@ async fn writes_and_submissions_of_triggers_on_jobs_are_counted() {
     assert!(complaints.is_empty(), "{complaints:#?}");
     weir.abandon().await;
 }
+
+/// The processes' sessions count their own writes, and nothing that triggers add, at whatever change of a job they fire.
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_of_triggers_are_counted_at_every_change_of_a_job() {
+    let weir = Weir::new().await;
+    let (user, client) = (weir.user("free").await, weir.client().await);
+    client
+        .batch_execute(&format!(
+            "CREATE FUNCTION bill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('{user}', 'specview', 1);
+                 RETURN NULL;
+             END $$;
+             CREATE TRIGGER bill AFTER UPDATE ON river_job FOR EACH ROW
+             WHEN (OLD.state <> NEW.state) EXECUTE FUNCTION bill();
+             CREATE CONSTRAINT TRIGGER bill_at_commit AFTER INSERT OR UPDATE ON river_job DEFERRABLE INITIALLY DEFERRED
+             FOR EACH ROW EXECUTE FUNCTION bill()"
+        ))
+        .await
+        .unwrap();
+    let who = Who::User(user);
+    let id = weir.analyse(who, "a_test.go", crate::common::GO_TESTS).await;
+    weir.start_elsewhere(id).await;
+    let fail = format!("SELECT weir_fail({id}, 1, 'a test')");
+    client.batch_execute(&fail).await.unwrap();
+    let is_due = format!("UPDATE quota_reservations SET due_at = now() WHERE job_id = {id}");
+    client.batch_execute(&is_due).await.unwrap();
+    weir.reconcile().await;
+    let working = weir.work().await;
+    assert_eq!(weir.finished(id, who).await["status"], "completed");
+    weir.all_finished().await;
+    working.stop().await;
+    let sums = "SELECT (SELECT sum(quota_amount) FROM usage_events WHERE event_type = 'specview')::bigint AS written,
+                       (SELECT used FROM quota_balances WHERE event_type = 'specview') AS used";
+    let row = client.query_one(sums, &[]).await.unwrap();
+    assert_eq!(row.get::<_, i64>("used"), row.get::<_, i64>("written"));
+    assert_eq!(weir.complaints().await, [""; 0]);
+    weir.abandon().await;
+}

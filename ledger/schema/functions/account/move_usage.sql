@@ -11,7 +11,7 @@ DECLARE
     counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
 BEGIN
     -- The function updates the counters itself.
-    PERFORM set_config('weir.counters', 'kept', true);
+    PERFORM set_config('weir.counters', pg_trigger_depth()::text, true);
     WITH candidates AS MATERIALIZED (
         SELECT u.id, u.event_type, u.period_start AS old_start, u.quota_amount, u.from_grants,
                coalesce(is_imported(u.reason), true) AND coalesce(u.reserved_at, u.created_at) >= since AS is_since

@@ -58,7 +58,7 @@ BEGIN
     -- Under the lock, because a change of plan moves the periods.
     start := period_start_of(of_user, occurred_at);
     windows := coalesce((SELECT max(l.counted) FROM plan_limits l WHERE l.event_type = weir_charge.meter), 0);
-    PERFORM set_config('weir.counters', 'kept', true);
+    PERFORM set_config('weir.counters', pg_trigger_depth()::text, true);
     -- The archive tells these events by their reserved_at from adjustments.
     INSERT INTO usage_events (id, user_id, event_type, quota_amount, period_start, windows, reserved_at, reason)
     VALUES (charge_id, of_user, weir_charge.meter, amount, start, windows, occurred_at, event_id)

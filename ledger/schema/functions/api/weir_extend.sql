@@ -95,7 +95,7 @@ BEGIN
     excess := coalesce(greatest(more - greatest(account.plan_left, 0), 0), 0);
     drawn := least(excess, account.granted);
     outcome := 'extended';
-    PERFORM set_config('weir.counters', 'kept', true);
+    PERFORM set_config('weir.counters', pg_trigger_depth()::text, true);
     UPDATE quota_reservations q
     SET reserved_amount = q.reserved_amount + more, from_grants = q.from_grants + drawn, overage = q.overage + excess - drawn
     WHERE q.job_id = r.job_id;

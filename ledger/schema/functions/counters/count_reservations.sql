@@ -1,6 +1,5 @@
 -- Trigger of quota_reservations: keeps slots_in_use, parked and reserved equal to the reservations that operators,
--- imports and other programs write. Weir's own transactions update the counters themselves and set weir.counters to
--- kept.
+-- imports and other programs write. Weir's own statements update the counters themselves: see count_usage_events().
 -- Errors: 23503 for a name that is not a meter.
 -- Cost: one look-up and one write for each account and window of the statement's rows. Waits for the locks of their
 -- holders.

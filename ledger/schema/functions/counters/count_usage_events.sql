@@ -1,5 +1,6 @@
 -- Trigger of usage_events: keeps used equal to the usage events that operators, imports and other programs write.
--- Weir's own transactions update the counters themselves and set weir.counters to kept.
+-- Weir's own statements update the counters themselves. weir.counters is the trigger depth at which they run, so the
+-- rows of triggers that they fire count. Processes of the previous release set it to `kept`, which turns counting off.
 -- Errors: 23503 for a name that is not a meter.
 -- Cost: one look-up and one write for each account and window of the statement's rows. Waits for the locks of their
 -- holders.

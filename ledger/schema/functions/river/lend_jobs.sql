@@ -67,7 +67,7 @@ BEGIN
     INTO of_holders, shares, bursts, has_more
     FROM lock_accounts(of_holders, array_fill(meter, ARRAY[cardinality(of_holders)]), true) h
     JOIN unnest(of_holders, shares, bursts) AS c (holder, n, burst) ON c.holder = h.holder;
-    PERFORM set_config('weir.counters', 'kept', true);
+    PERFORM set_config('weir.counters', pg_trigger_depth()::text, true);
     WITH accounts AS MATERIALIZED (
         SELECT u.holder, u.n, u.burst, h.place, (
             SELECT r.job_id FROM quota_reservations r
@@ -119,8 +119,7 @@ BEGIN
         WHERE h.ctid = d.place
     )
     SELECT array_agg(p.job_id) INTO jobs FROM picked p;
-    -- Triggers of other programs run here. The rows that they write count as any other's.
-    PERFORM set_config('weir.counters', '', true);
+    -- Triggers of other programs run here.
     UPDATE river_job j
     SET state = 'running', queue = of_queue, attempt = j.attempt + 1, scheduled_at = now(), attempted_at = now(),
         attempted_by = (coalesce(j.attempted_by, '{}'))[greatest(coalesce(cardinality(j.attempted_by), 0) - 98, 1):] || worker,

@@ -235,7 +235,7 @@ BEGIN
         RETURN;
     END IF;
 
-    PERFORM set_config('weir.counters', 'kept', true);
+    PERFORM set_config('weir.counters', pg_trigger_depth()::text, true);
     IF promotes > 0 THEN
         -- The comparisons of rows and the orders have the columns of quota_reservations_parked. With equality, the planner
         -- may walk over all holders' reservations by the primary key.
@@ -386,8 +386,7 @@ BEGIN
         ON CONFLICT DO NOTHING;
     END IF;
 
-    -- Triggers of other programs run here. The rows that they write count as any other's.
-    PERFORM set_config('weir.counters', '', true);
+    -- Triggers of other programs run here.
     -- As in River's JobCompleteTx.
     UPDATE river_job j
     SET state = 'completed', finalized_at = clock_timestamp(),
@@ -427,7 +426,6 @@ BEGIN
         FROM unnest(l_meters, l_lanes) AS u (meter, lane)
         JOIN weir_services v ON v.event_type = u.meter;
     END IF;
-    PERFORM set_config('weir.counters', 'kept', true);
     DELETE FROM quota_reservations r WHERE r.job_id = ANY (ARRAY(SELECT u.job_id FROM unnest(s) u WHERE u.ends));
     PERFORM set_config('weir.counters', counters, true);
 END

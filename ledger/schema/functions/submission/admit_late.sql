@@ -110,7 +110,7 @@ BEGIN
         backlog := cardinality(parks);
     END IF;
 
-    PERFORM set_config('weir.counters', 'kept', true);
+    PERFORM set_config('weir.counters', pg_trigger_depth()::text, true);
     -- A submission that is charged again gets the newly reserved amount.
     UPDATE submissions s SET reserved_amount = amount
     WHERE s.job_id = job AND NOT status.has_reservation AND status.submitted <> amount;
@@ -145,8 +145,7 @@ BEGIN
     IF NOT has_slot AND a.burst > a.slot_limit THEN
         INSERT INTO waiting_accounts (holder, event_type) VALUES (of_holder, meter) ON CONFLICT DO NOTHING;
     END IF;
-    -- Triggers of other programs run here. The rows that they write count as any other's.
-    PERFORM set_config('weir.counters', '', true);
+    -- Triggers of other programs run here.
     IF NOT has_slot AND of_attempt IS NULL THEN
         waiting := waiting || job;
     END IF;

@@ -340,7 +340,7 @@ BEGIN
         RETURN;
     END IF;
 
-    PERFORM set_config('weir.counters', 'kept', true);
+    PERFORM set_config('weir.counters', pg_trigger_depth()::text, true);
     IF has_old_keys THEN
         UPDATE submissions o SET idempotency_key = NULL
         FROM unnest(submissions) u
@@ -457,8 +457,7 @@ BEGIN
                   idempotency_key, request_hash, unique_key, tags, id, draw, at, period)
         WHERE u.draw > 0;
     END IF;
-    -- Triggers of other programs run from here on. The rows that they write count as any other's.
-    PERFORM set_config('weir.counters', '', true);
+    -- Triggers of other programs run from here on.
     -- A key is unique in all states but completed, discarded and cancelled: a finished job runs again when it is
     -- submitted again.
     INSERT INTO river_job (id, args, kind, max_attempts, metadata, priority, queue, state, scheduled_at, tags,
