@@ -341,6 +341,14 @@ const INVALID_CALLS: &[(&str, &str)] = &[
         "run_at must be within 366 days",
     ),
     (
+        "SELECT weir_settle_many('[{\"job_id\": 1, \"attempt\": 1, \"error\": \"x\", \"retry_at\": \"tomorrow\"}]')",
+        "retry_at must be a time with an offset, such as 2027-01-31T08:00:00Z",
+    ),
+    (
+        "SELECT weir_settle_many('[{\"job_id\": 1, \"attempt\": 1, \"created_at\": \"2027-01-31T08:00:00\"}]')",
+        "created_at must be a time with an offset, such as 2027-01-31T08:00:00Z",
+    ),
+    (
         "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"idempotency_key\": \"\"}')",
         "idempotency_key must be text of 1 to 255 bytes",
     ),

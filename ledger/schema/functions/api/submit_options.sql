@@ -16,7 +16,6 @@ CREATE OR REPLACE FUNCTION submit_options(options jsonb, OUT idempotency_key tex
                                           OUT wake boolean, OUT tags text[], OUT metadata jsonb)
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
-SET DateStyle = 'ISO, MDY'
 AS $$
 DECLARE
     known CONSTANT text[] := ARRAY['expires_in', 'idempotency_key', 'metadata', 'priority', 'run_at', 'tags', 'wake'];
@@ -71,15 +70,7 @@ BEGIN
             MESSAGE = 'tags must be at most 100 texts of 3 to 255 letters, digits, "_" and, inside, "-"';
     END IF;
     SELECT array_agg(t) INTO tags FROM jsonb_array_elements_text(nullif(options -> 'tags', 'null')) t;
-    -- Without an offset, the time would depend on the session's TimeZone.
-    IF (options ->> 'run_at') !~* '^\d{4,5}-\d\d-\d\d[t ]\d\d:\d\d(:\d\d([.]\d+)?)? ?(z|[+-]\d\d(:?\d\d)?)$' THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'run_at must be a time with an offset, such as 2027-01-31T08:00:00Z';
-    END IF;
-    BEGIN
-        run_at := (options ->> 'run_at')::timestamptz;
-    EXCEPTION WHEN data_exception THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'run_at must be a time that exists, such as 2027-01-31T08:00:00Z';
-    END;
+    run_at := time_of(options ->> 'run_at', 'run_at');
     IF run_at > clock_timestamp() + interval '366 days' THEN
         RAISE invalid_parameter_value USING MESSAGE = 'run_at must be within 366 days';
     END IF;

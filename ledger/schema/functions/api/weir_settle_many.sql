@@ -3,13 +3,12 @@
 --
 -- | parameter | |
 -- |---|---|
--- | `attempts` | a JSON array of at most 1000 objects. A success has `{"job_id", "attempt", "created_at", "output", "used"}`, a failure `{"job_id", "attempt", "created_at", "error", "retry_at"}`. The first two are required; null is as good as absent |
+-- | `attempts` | a JSON array of at most 1000 objects. A success has `{"job_id", "attempt", "created_at", "output", "used"}`, a failure `{"job_id", "attempt", "created_at", "error", "retry_at"}`. The first two are required; null is as good as absent. Times have an offset |
 --
 -- Returns a row for each member: its place in the array, from 1, and the outcome and charge of `weir_complete`, or the
 -- outcome of `weir_fail`.
 --
--- Errors: as `weir_complete` and `weir_fail`, of any member, and 22007 or 22008 for an invalid time. Then nothing was
--- written.
+-- Errors: as `weir_complete` and `weir_fail`, of any member, and 22023 for an invalid member. Then nothing was written.
 --
 -- Cost: as `weir_complete` or `weir_fail` for each member, in one message and one transaction.
 --
@@ -44,14 +43,15 @@ BEGIN
     PERFORM FROM lock_accounts(holders, meters, false);
     FOR one IN
         SELECT a.ordinality::int AS member, (a.value ->> 'job_id')::bigint AS id, (a.value ->> 'attempt')::int AS attempt,
-               (a.value ->> 'created_at')::timestamptz AS created_at, a.value ->> 'error' IS NOT NULL AS failed, a.value AS of
+               time_of(a.value ->> 'created_at', 'created_at') AS created_at, a.value ->> 'error' IS NOT NULL AS failed, a.value AS of
         FROM jsonb_array_elements(attempts) WITH ORDINALITY a
     LOOP
         member := one.member;
         job_id := one.id;
         charged := 0;
         IF one.failed THEN
-            outcome := weir_fail(one.id, one.attempt, one.of ->> 'error', (one.of ->> 'retry_at')::timestamptz, one.created_at);
+            outcome := weir_fail(one.id, one.attempt, one.of ->> 'error', time_of(one.of ->> 'retry_at', 'retry_at'),
+                                 one.created_at);
         ELSE
             SELECT c.outcome, c.charged INTO outcome, charged
             FROM weir_complete(one.id, one.attempt, nullif(one.of -> 'output', 'null'), (one.of ->> 'used')::bigint,
