@@ -23,7 +23,7 @@ impl Scene {
 }
 
 /// A change (`$user` and `$job` are replaced), and the audit's finding.
-const VIOLATIONS: [(&str, &str, &str); 42] = [
+const VIOLATIONS: [(&str, &str, &str); 44] = [
     (
         "used + reserved over the limit",
         "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('$user', 'analysis', 60)",
@@ -248,6 +248,17 @@ const VIOLATIONS: [(&str, &str, &str); 42] = [
         "a slot in a queue that no service works",
         "UPDATE river_job SET queue = 'nowhere' WHERE id = $job",
         "I5: job $job of holder $user holds a slot in the queue nowhere",
+    ),
+    (
+        "a slot of a kind that no service works",
+        "UPDATE river_job SET kind = 'nothing' WHERE id = $job",
+        "I5: job $job of holder $user holds a slot in the queue analysis_default with the kind nothing",
+    ),
+    (
+        "a reservation that asks for a slot in 2099",
+        "UPDATE river_job SET state = 'pending' WHERE id = $job; \
+         UPDATE quota_reservations SET admitted_at = NULL, due_at = '2099-01-01Z' WHERE job_id = $job",
+        "I5: job $job of holder $user (pending) is due at",
     ),
     (
         "an available job with a slot that starts in 2099",
