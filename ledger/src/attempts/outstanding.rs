@@ -382,9 +382,7 @@ async fn begin(client: &mut Client) -> Result<Transaction<'_>, Error> {
         .start()
         .await?;
     // The functions update the counters. A heartbeat changes none.
-    transaction
-        .batch_execute("SET LOCAL weir.counters = '0'")
-        .await?;
+    transaction.batch_execute("SET LOCAL weir.counters = '0'").await?;
     Ok(transaction)
 }
 

@@ -54,9 +54,7 @@ pub async fn delete(client: &mut Client, actor: &str, user: &User) -> Result<Del
         .await?
         .get(0);
     // Balances move together with their rows, so the triggers must not count them again.
-    transaction
-        .batch_execute("SET LOCAL weir.counters = '0'")
-        .await?;
+    transaction.batch_execute("SET LOCAL weir.counters = '0'").await?;
     let row = transaction
         .query_one(include_str!("sql/forget.sql"), &[&user.id, &anonymous])
         .await?;

@@ -335,17 +335,23 @@ async fn require_plan(transaction: &Transaction<'_>, name: &str) -> Result<(), C
     Err(ControlError::UnknownPlan(name.to_owned(), names.join(", ")))
 }
 
-/// Writes due changes to the subscriptions. They apply from their time on in any case. Writing them triggers a check of
-/// parked jobs and a log entry. Returns the number of changes.
+/// Writes due changes to the subscriptions, at most a hundred. They apply from their time on in any case. Writing them
+/// triggers a check of parked jobs, moves the billing periods to those of the plan's subscription, and logs the change.
+/// A user with a change in another transaction waits for the next call. Returns the number of changes.
 ///
 /// # Errors
 ///
 /// When the database cannot be used.
 pub async fn apply_scheduled(client: &PreparedClient) -> Result<u64, tokio_postgres::Error> {
-    // The log serializes its writers, even one without an entry to write.
-    let due = "SELECT 1 FROM user_subscriptions WHERE next_plan_at <= now() LIMIT 1";
-    if client.query_opt(due, &[]).await?.is_none() {
-        return Ok(0);
+    let due = "SELECT user_id FROM user_subscriptions WHERE next_plan_at <= now() AND status = 'active' \
+               ORDER BY next_plan_at LIMIT 100";
+    let mut applied = 0;
+    for row in client.query(due, &[]).await? {
+        let user: Uuid = row.get("user_id");
+        let row = client
+            .query_one("SELECT apply_due_plan($1) AS applied", &[&user])
+            .await?;
+        applied += u64::from(row.get::<_, bool>("applied"));
     }
-    client.execute(include_str!("sql/apply_scheduled.sql"), &[]).await
+    Ok(applied)
 }

@@ -429,6 +429,60 @@ async fn after_a_subscription_ends_the_plan_and_the_month_come_from_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn after_a_scheduled_end_the_plan_and_the_month_come_from_another() {
+    let weir = Weir::new().await;
+    let backend = Backend::new(&weir).await;
+    let (client, writer) = (weir.client().await, weir.writer_session().await);
+    let event = |plan: &str, subscription: &str, at: Timestamp| json!({ "plan": plan, "subscription": subscription, "occurred_at": at });
+    let paid = |mut members: Value| {
+        members["period_start"] = members["occurred_at"].clone();
+        members
+    };
+    let at_end = |mut members: Value| {
+        members["effective"] = json!("period_end");
+        members
+    };
+    // All scheduled times pass before maintenance runs. The first subscription goes on, or ends after the second one.
+    for (first_month, ends_both, plan) in [(day(20), false, "pro"), (day(5), true, "free")] {
+        let user = weir.user("free").await;
+        let mut first = event("pro", "sub_a", day(20));
+        first["period_start"] = json!(first_month);
+        backend.applied(user, first).await;
+        backend
+            .applied(user, paid(event("enterprise", "sub_b", day(10))))
+            .await;
+        used_at(&client, user, 3, day(15)).await;
+        used_at(&client, user, 4, day(5)).await;
+        if ends_both {
+            backend.event(user, at_end(event("free", "sub_a", day(4)))).await;
+        }
+        backend
+            .applied(user, at_end(event("free", "sub_b", day(3))))
+            .await;
+        let status = control::plan_status(&client, user).await.unwrap();
+        assert_eq!(
+            (status.plan.as_str(), status.next.as_deref()),
+            ("enterprise", Some("pro"))
+        );
+        let all_pass = format!(
+            "UPDATE plan_changes SET due_at = due_at - interval '40 days' WHERE user_id = '{user}';
+             UPDATE user_subscriptions SET next_plan_at = next_plan_at - interval '40 days' WHERE user_id = '{user}'"
+        );
+        client.batch_execute(&all_pass).await.unwrap();
+        assert_eq!(control::apply_scheduled(&writer).await.unwrap(), 1);
+        let status = control::plan_status(&client, user).await.unwrap();
+        assert_eq!((status.plan.as_str(), status.next), (plan, None));
+        if !ends_both {
+            let usage = weir.get("/api/usage", Who::User(user)).await.body;
+            assert_eq!(usage["period"]["start"], json!(first_month), "{usage}");
+            assert_eq!(weir.quota(Who::User(user), "analysis").await["used"], 7);
+        }
+        assert_eq!(weir.complaints().await, Vec::<String>::new());
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_scheduled_change_keeps_its_time_when_its_subscription_returns() {
     let weir = Weir::new().await;
     let backend = Backend::new(&weir).await;

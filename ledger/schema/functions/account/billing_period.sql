@@ -2,7 +2,7 @@
 -- previous period, so an anchor on the 31st is the 31st again after February. Returns no row for a null.
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
--- Callers: account_of, paid_anchor, period_start_of; plan_change_effect.sql, set_plan.sql, usage_by_period.sql,
+-- Callers: account_of, apply_due_plan, paid_anchor, period_start_of; plan_change_effect.sql, set_plan.sql, usage_by_period.sql,
 -- import_subscriptions.sql, import_usage.sql and import_reservations.sql of ledger/src/control/sql/; ledger/src/audit/sql/i3_accounts.sql.
 CREATE OR REPLACE FUNCTION billing_period(anchor timestamptz, at timestamptz)
 RETURNS TABLE (period_start timestamptz, period_end timestamptz)

@@ -2,7 +2,7 @@
 -- Earlier ones stay in their periods. Adjustments also stay, unless their period starts later or its sum would become
 -- negative. Then all its usage moves. The caller holds the locks of the user's accounts and has changed the anchor.
 -- Cost: the user's usage events since a month before, and all reservations; a write for each row that moves.
--- Callers: ledger/src/control/plan.rs and import.rs.
+-- Callers: apply_due_plan; ledger/src/control/plan.rs and import.rs.
 CREATE OR REPLACE FUNCTION move_usage(of_user uuid, since timestamptz) RETURNS void
 LANGUAGE plpgsql
 SET search_path FROM CURRENT

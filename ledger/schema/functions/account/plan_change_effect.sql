@@ -14,7 +14,7 @@
 -- next_plan, next_at: the next scheduled change, or null.
 --
 -- Cost: the user's plan changes, for each of their scheduled times.
--- Callers: ledger/src/control/sql/plan_change_effect.sql, apply_scheduled.sql and import_subscriptions.sql.
+-- Callers: apply_due_plan; ledger/src/control/sql/plan_change_effect.sql and import_subscriptions.sql.
 CREATE OR REPLACE FUNCTION plan_change_effect(
     of_user uuid, new_plan text, at timestamptz, of_subscription text, new_anchor timestamptz, new_due_at timestamptz
 ) RETURNS TABLE (refusal text, plan text, anchor timestamptz, next_plan text, next_at timestamptz)

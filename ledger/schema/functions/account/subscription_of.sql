@@ -2,8 +2,8 @@
 -- scheduled plan takes effect at next_plan_at, even before it is written to plan_id. Without a subscription, and for a
 -- null user: the default plan and calendar months. Always one row.
 --
--- This is the one place that decides which plan counts now. Two places have parts of the rule: emit_plan_change() for a
--- replaced row, and ledger/src/control/sql/apply_scheduled.sql, which writes the scheduled plan.
+-- This is the one place that decides which plan counts now. Two functions have parts of the rule: emit_plan_change() for
+-- a replaced row, and apply_due_plan(), which writes the scheduled plan.
 -- One SELECT, not STRICT and without SET, so that the planner
 -- inlines it into the statement that joins it.
 -- Cost: two look-ups by key.
