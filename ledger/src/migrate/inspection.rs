@@ -1,10 +1,12 @@
 //! Inspects the database before any change: the owners and the versions of the tables.
 
+use std::collections::{BTreeMap, HashSet};
+
 use riverqueue::migrate::MIGRATION_VERSION_LATEST;
 use tokio_postgres::GenericClient;
 
 use super::known::{OLDEST_RIVER, River, quoted};
-use super::schema::{Applied, Kind, RECORD, Schema};
+use super::schema::{Applied, CREATED, Kind, RECORD, Schema};
 use super::server::{Changes, Server};
 use crate::database::{DatabaseError, Schemas};
 
@@ -216,21 +218,28 @@ pub(super) async fn missing_rights(
     Ok(rows.iter().map(|row| row.get("command")).collect())
 }
 
-/// The applied files, by this table.
+/// The applied files, by this table. Those whose functions or views were dropped have no hash, so they are applied again.
 pub(super) async fn applied(
     client: &impl GenericClient,
     table: &str,
 ) -> Result<Option<Applied>, DatabaseError> {
-    let row = client
-        .query_opt(&format!("SELECT release, upgrade, files FROM {table}"), &[])
-        .await?;
+    let sql = include_str!("sql/applied.sql").replace("{table}", table);
+    let row = client.query_opt(&sql, &[]).await?;
     Ok(row.map(|row| {
         let files: serde_json::Value = row.get("files");
+        // A value other than text differs from every file, so all files are applied again.
+        let mut files: BTreeMap<String, String> = serde_json::from_value(files).unwrap_or_default();
+        let names: HashSet<&str> = row.get::<_, Vec<&str>>("names").into_iter().collect();
+        for (path, hash) in &mut files {
+            let created = CREATED.get(path.as_str());
+            if created.is_some_and(|created| created.iter().any(|name| !names.contains(name.as_str()))) {
+                hash.clear();
+            }
+        }
         Applied {
             release: row.get("release"),
             upgrade: row.get("upgrade"),
-            // A value other than text differs from every file, so all files are applied again.
-            files: serde_json::from_value(files).unwrap_or_default(),
+            files,
         }
     }))
 }

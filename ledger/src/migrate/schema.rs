@@ -32,6 +32,21 @@ static OBJECT: LazyLock<Regex> = LazyLock::new(|| {
 #[expect(clippy::unwrap_used, reason = "constants, which every test compiles")]
 static REFERENCE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\bREFERENCES (\w+)").unwrap());
 
+/// The names of the functions and views that each file of this release creates.
+pub(super) static CREATED: LazyLock<BTreeMap<String, Vec<String>>> = LazyLock::new(|| {
+    let files = Schema::present().files.into_iter();
+    files
+        .filter(SchemaFile::is_replaceable)
+        .map(|file| {
+            let is_function = file.path.starts_with("functions/");
+            let objects = file.creates().into_iter();
+            let own = objects.filter(|(kind, _)| (*kind == Kind::Function) == is_function);
+            let names = own.map(|(_, name)| name).collect();
+            (file.path, names)
+        })
+        .collect()
+});
+
 /// The kinds of objects that files create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {

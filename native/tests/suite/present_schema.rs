@@ -237,6 +237,24 @@ async fn tables_that_differ_are_named_and_refused() {
     }
 }
 
+/// A restored dump may lack some of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_and_views_that_were_dropped_are_created_again() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let drop = "DROP VIEW active_webhooks; DROP FUNCTION weir_progress";
+    client.batch_execute(drop).await.unwrap();
+    assert!(!migrate::is_current(&client).await.unwrap());
+    let migrated = migrate::migrate(&weir.context.database).await.unwrap();
+    assert_eq!(
+        migrated.weir,
+        ["functions/api/weir_progress.sql", "views/active_webhooks.sql"]
+    );
+    assert!(migrate::is_current(&client).await.unwrap());
+    client.batch_execute("TABLE active_webhooks").await.unwrap();
+    weir.end().await;
+}
+
 /// An operator's index does not stop an upgrade.
 #[tokio::test(flavor = "multi_thread")]
 async fn additional_parts_of_tables_are_allowed() {
