@@ -19,17 +19,19 @@ class Own {
     // Where handlers and libraries of Workers read the address, including a second edge.
     const address = request.headers.get("x-real-ip");
     if (address !== null) request.headers.set("cf-connecting-ip", address);
+    const { body } = request;
+    const isUnread = () => body !== null && !body.locked && !request.bodyUsed;
     try {
       const response = await this.#next(request, JSON.parse(caller));
       if (response instanceof Response) {
-        const { body } = request;
-        if (body !== null && !body.locked && !request.bodyUsed && response.body !== body) await drain(body);
+        if (isUnread() && response.body !== body) await drain(body);
         return response;
       }
       throw new TypeError(`the handler returned a value of type ${typeof response}; expected a Response`);
     } catch (error) {
       // The edge has aborted the request, and knows the reason.
       if (init.signal?.aborted) throw init.signal.reason;
+      if (isUnread()) await drain(body);
       // A thrown text must not be mistaken for one of those that glue.rs lists.
       throw error instanceof Error ? error : new Error(String(error));
     }

@@ -333,9 +333,15 @@ test("a handler may answer an upload before it has read it", async () => {
   const source = (options: string) => `import { AddressCounter, createWeir } from "weir-edge";
     export { AddressCounter };
     const weir = createWeir(${options});
+    const handlers: Record<string, () => Response> = {
+      "/": () => new Response("too many", { status: 429 }),
+      "/throws": () => {
+        throw new Error("a bug");
+      },
+    };
     export default {
       fetch: (request: Request, env: object, ctx: unknown) =>
-        weir.handle(request, env, ctx, () => new Response("too many", { status: 429 })),
+        weir.handle(request, env, ctx, () => handlers[new URL(request.url).pathname]!()),
     };`;
   for (const [name, options] of [
     ["early", "{ anonLimit: 100 }"],
@@ -345,6 +351,10 @@ test("a handler may answer an upload before it has read it", async () => {
     for (let sent = 0; sent < 8; sent++) {
       const answer = await fetch(url, { ...from("203.0.113.1"), method: "POST", body: Buffer.alloc(20_000_000) });
       assert.deepEqual([answer.status, await answer.text()], [429, "too many"], `${name} ${sent}`);
+    }
+    for (let sent = 0; sent < 24; sent++) {
+      const upload = { ...from("203.0.113.1"), method: "POST", body: Buffer.alloc(20_000_000) };
+      assert.equal((await fetch(`${url}/throws`, upload)).status, 500, `${name} ${sent}`);
     }
   }
 });
