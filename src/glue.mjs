@@ -236,8 +236,17 @@ function upload(send, url, init, request, header, maxBytes, uploadMs, originMs) 
   // An origin may answer before it has read the body, and continue to read. After an error, it usually does not, and the
   // client may see the answer only when it has sent the rest.
   const uploaded = () => Promise.race([read, sleep(maxDrainMs)]);
+  let isUploaded = false;
+  read.then(() => {
+    isUploaded = true;
+  });
   return answered.then(
-    (response) => (response.status < 400 ? response : uploaded().then(() => response)),
+    async (response) => {
+      if (response.status < 400 || isUploaded) return response;
+      // Its body is read first. Otherwise, it is lost if the origin closes the connection, and so is the client's.
+      const [body] = await withTimeout(Promise.all([response.arrayBuffer(), uploaded()]), 2 * maxDrainMs);
+      return new Response(body, response);
+    },
     (error) => uploaded().then(() => Promise.reject(error)),
   );
 }

@@ -165,6 +165,21 @@ test("a slow upload that does not pause may take longer", async () => {
   paused.socket.destroy();
 });
 
+test("an origin that refuses an upload and closes resets no client", async () => {
+  const origin = await startOrigin({ after }, (_, response) =>
+    response.writeHead(413, { Connection: "close" }).end("too large"),
+  );
+  const edge = await start(origin, { MAX_BODY_BYTES: 50_000_000 });
+  for (let sent = 0; sent < 24; sent++) {
+    const upload = { method: "POST", body: Buffer.alloc(20_000_000) };
+    const answer = await edge.from("203.0.113.1")("/api/jobs/analysis", upload);
+    // The runtime loses the answer if the connection closes before it has read it.
+    assert.ok([413, 502].includes(answer.status), `${answer.status} after ${sent}`);
+    if (answer.status === 413) assert.equal(await answer.text(), "too large");
+    else await answer.text();
+  }
+});
+
 test("an origin that breaks off during an upload is an outage", async () => {
   const origin = await startOrigin({ after }, (request) => request.once("data", () => request.socket.destroy()));
   const edge = await start(origin, { MAX_BODY_BYTES: 50_000_000 });
