@@ -78,6 +78,17 @@ pub async fn script(database: &Database, river: River) -> Result<String, Migrate
     let found = inspect(&client, database.schemas(), &schema).await?;
     let applies_river = found.plan(river).map_err(MigrateError::Refused)?;
     let database = database.clone().in_schemas(found.schemas());
+    // An upgrade changes tables. Without one, they are as they stay.
+    let has_upgrades = found
+        .applied
+        .as_ref()
+        .is_none_or(|applied| applied.upgrade < schema.latest_upgrade());
+    if !has_upgrades {
+        let faults = table_faults(&database.connect().await?).await?;
+        if !faults.is_empty() {
+            return Err(MigrateError::Refused(faults));
+        }
+    }
     script::of(&database, &client, &found, applies_river, &schema).await
 }
 

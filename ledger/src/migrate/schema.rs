@@ -187,7 +187,7 @@ impl Schema {
         }
     }
 
-    fn latest_upgrade(&self) -> i32 {
+    pub(super) fn latest_upgrade(&self) -> i32 {
         self.upgrades
             .iter()
             .map(SchemaFile::number)

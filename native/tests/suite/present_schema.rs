@@ -226,7 +226,10 @@ async fn tables_that_differ_are_named_and_refused() {
         let weir = Weir::new().await;
         let client = weir.client().await;
         client.batch_execute(change).await.unwrap();
-        let error = migrate::migrate(&weir.context.database).await.unwrap_err();
+        let database = &weir.context.database;
+        let error = migrate::migrate(database).await.unwrap_err();
+        let preview = migrate::script(database, River::Create).await.unwrap_err();
+        assert_eq!(preview.to_string(), error.to_string());
         let faults = migrate::table_faults(&client).await.unwrap();
         assert!(error.to_string().contains(object), "{change}: {error}");
         assert!(
