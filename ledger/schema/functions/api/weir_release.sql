@@ -28,7 +28,7 @@ DECLARE
 BEGIN
     outcome := 'kept';
     SELECT l.holder, l.event_type INTO of_holder, of_meter FROM lock_holder_of_job(weir_release.job_id) l;
-    PERFORM set_config('weir.counters', 'kept', true);
+    PERFORM set_config('weir.counters', pg_trigger_depth()::text, true);
     UPDATE quota_reservations r SET admitted_at = NULL
     WHERE r.job_id = weir_release.job_id AND r.admitted_at IS NOT NULL AND r.reserved_amount = 0
       AND NOT EXISTS (SELECT FROM submissions s WHERE s.job_id = r.job_id)
