@@ -133,6 +133,7 @@ async function startParts(options: {
       // Sends a request through the edge to the origin and the database.
       await answersOf(log.edge, untilOk(`${url}/api/usage`, 20_000));
     });
+    say(`console for operators: http://${host}:${originPort}/console`);
     say(`origin http://${host}:${originPort}, logs in ${relative(process.cwd(), logs)}, or here with --verbose`);
     say(`everything is up after ${((Date.now() - started) / 1000).toFixed(1)} s; Ctrl-C stops it`);
     console.log(`weir: ready ${url}`);

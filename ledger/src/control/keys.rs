@@ -222,6 +222,16 @@ pub async fn is_valid_key(client: &Client, name: &str) -> Result<bool, tokio_pos
     Ok(client.query_opt(valid, &[&name]).await?.is_some())
 }
 
+/// Whether a valid key has this scope.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn has_key(client: &Client, scope: Scope) -> Result<bool, tokio_postgres::Error> {
+    let valid = "SELECT 1 FROM service_keys WHERE $1 = ANY (scopes) AND revoked_at IS NULL AND (expires_at > now()) IS NOT FALSE LIMIT 1";
+    Ok(client.query_opt(valid, &[&scope.as_str()]).await?.is_some())
+}
+
 /// Finds the key with this secret, and records its use.
 ///
 /// # Errors

@@ -47,6 +47,28 @@ impl Change<'_> {
     }
 }
 
+/// Writes a log entry of a change that Weir made by another program's statements, such as River's.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn record(
+    client: &Client,
+    actor: &str,
+    action: &'static str,
+    holder: Option<Uuid>,
+    after: Value,
+) -> Result<(), tokio_postgres::Error> {
+    let change = Change {
+        actor,
+        action,
+        holder,
+        after: Some(after),
+        ..Change::default()
+    };
+    change.write(client).await
+}
+
 /// A position between two changes. No change appears before it later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogCursor {

@@ -34,9 +34,10 @@ pub use grants::{Granted, NewGrant, grant, grants_of, lower_grant};
 pub use import::{ImportFault, ImportSource, ImportTotal, Imported, import};
 pub use jobs::{FAILED, JobFilter, UNFINISHED, matching_jobs, retry_jobs};
 pub use keys::{
-    KEY_PREFIX, KeyRefusal, Scope, ServiceKey, create_key, is_valid_key, keys, revoke_key, verify_key,
+    KEY_PREFIX, KeyRefusal, Scope, ServiceKey, create_key, has_key, is_valid_key, keys, revoke_key,
+    verify_key,
 };
-pub use log::{LogCursor, LogEntry, log_after};
+pub use log::{LogCursor, LogEntry, log_after, record};
 pub use overrides::{MAX_LIMIT, Override, override_of, remove_override, set_override};
 pub use plan::{
     Effective, NotApplied, PaidPeriod, PlanChange, PlanOutcome, PlanStatus, apply_scheduled, plan_status,

@@ -27,6 +27,28 @@ rows! {
         pub seen: i64,
     }
 
+    /// A job in a list.
+    pub struct ListedJob {
+        /// River's id.
+        pub id: i64,
+        /// River's kind.
+        pub kind: String,
+        /// River's state; `running` also for a job with an outstanding answer.
+        pub state: String,
+        /// The number of attempts that have started.
+        pub attempt: i16,
+        /// The maximum number of attempts.
+        pub max_attempts: i16,
+        /// When it was inserted.
+        pub created_at: Timestamp,
+        /// The holder; `None` for a job that was not submitted through Weir.
+        pub holder: Option<Uuid>,
+        /// The user's subject, unless that is the id.
+        pub subject: Option<String>,
+        /// The first line of the last error.
+        pub error: Option<String>,
+    }
+
     /// A job with everything but its output, and with the last twenty of its errors.
     pub struct JobDetails {
         /// River's kind.
@@ -79,6 +101,9 @@ rows! {
 statements! {
     /// The most frequent reasons of the last `jobs` failures, at most `reasons`.
     pub fn failures(jobs: i64, reasons: i64) -> Vec<FailureReason> = include_str!("sql/failures.sql");
+
+    /// The newest jobs before this one, in these states, of these kinds, whose error contains this text, at most `limit`.
+    pub fn listed_jobs(before: i64, states: &[&str], kinds: Option<&[String]>, error: Option<&str>, limit: i64) -> Vec<ListedJob> = include_str!("sql/console_jobs.sql");
 
     /// The job of this id, from any River client.
     pub fn job(id: i64) -> Option<JobDetails> = include_str!("sql/job_details.sql");

@@ -31,6 +31,7 @@ mod router;
 mod sending;
 pub mod serve;
 mod service_key;
+mod sessions;
 mod shared_queue;
 mod state;
 mod system;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use metrics_exporter_prometheus::PrometheusHandle;
+use secrecy::SecretString;
 use tokio_util::sync::CancellationToken;
 
 use super::changes::Changes;
@@ -19,9 +20,10 @@ use super::probes::{self, Probes};
 use super::receiving::Receiving;
 use super::router;
 use super::sending::Sending;
+use super::sessions::Sessions;
 use super::state::Api;
 use super::wrong_keys::WrongKeys;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Settings};
 use crate::context::Context;
 use crate::handler::AttemptTokens;
 use weir_ledger::database::DatabaseError;
@@ -111,17 +113,17 @@ async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, Serv
         holders,
         river,
         feed: Feed::start(context.pool.clone(), stopping.clone()),
-        job_tokens: JobTokens::new(
-            [
-                &context.settings.edge_secret,
-                &context.settings.edge_secret_previous,
-            ]
-            .into_iter()
-            .flatten(),
-            holders.namespace(),
-        ),
+        job_tokens: JobTokens::new(edge_secrets(&context.settings), holders.namespace()),
+        sessions: Sessions::new(edge_secrets(&context.settings), holders.namespace()),
         attempt_tokens: AttemptTokens::new(&context.settings.handler_secrets, holders.namespace()),
         live_view: LiveView::default(),
         stopping,
     })
+}
+
+/// The secrets that the edge and the origin share, the current one first.
+fn edge_secrets(settings: &Settings) -> impl Iterator<Item = &SecretString> {
+    [&settings.edge_secret, &settings.edge_secret_previous]
+        .into_iter()
+        .flatten()
 }

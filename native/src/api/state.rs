@@ -18,6 +18,7 @@ use super::live_keys::LiveKeys;
 use super::live_view::LiveView;
 use super::receiving::Receiving;
 use super::sending::Sending;
+use super::sessions::Sessions;
 use super::wrong_keys::WrongKeys;
 use crate::config::Settings;
 use crate::handler::{AttemptTokens, Handler};
@@ -56,6 +57,8 @@ pub(super) struct Api {
     pub(super) feed: Feed,
     /// The tokens with which anonymous callers read their jobs.
     pub(super) job_tokens: JobTokens,
+    /// The console's sessions.
+    pub(super) sessions: Sessions,
     /// The tokens of endpoints that answer later.
     pub(super) attempt_tokens: AttemptTokens,
     /// Ends event streams of service keys.

@@ -16,6 +16,7 @@ use uuid::Uuid;
 use weir::api::listen::{self, Patience};
 use weir::handler::{Attempt, Handler, HandlerError, Refusal, Worked};
 use weir::work::{Role, Working};
+use weir_ledger::control::{self, Scope};
 use weir_ledger::holder::Holder;
 
 const HERE: &str = "127.0.0.1:50000";
@@ -126,7 +127,7 @@ async fn the_pages_show_waiting_jobs_and_their_holders() {
             "<a href=\"/console\" aria-current=\"page\">Overview</a>",
             "<a href=\"/console/holders\">Holders</a>",
             // One row for the lanes without jobs.
-            "<th scope=\"row\">idle</th><td class=\"text\" colspan=\"4\">priority (0 workers), default (0 workers), scheduled (0 workers)</td>",
+            "<th scope=\"row\">idle</th><td class=\"text\" colspan=\"5\">priority (0 workers), default (0 workers), scheduled (0 workers)</td>",
         ],
     );
     assert!(!page(&weir, "/console?refresh=off").await.contains("http-equiv"));
@@ -503,4 +504,186 @@ async fn pages_do_not_scan_large_tables() {
         assert!(scan.is_none(), "{name}: {lines:#?}");
     }
     weir.abandon().await;
+}
+
+const AWAY: &str = "192.0.2.1:50000";
+
+/// A form that a browser on another machine sends, with this cookie.
+async fn submit(weir: &Weir, path: &str, cookie: &str, form: &str) -> Answer {
+    let request = Request::builder()
+        .method("POST")
+        .uri(path)
+        .header("host", "ops.example.com")
+        .header("origin", "https://ops.example.com")
+        .header("content-type", "application/x-www-form-urlencoded")
+        .header("cookie", cookie);
+    let mut request = request.body(Body::from(form.to_owned())).unwrap();
+    let peer: SocketAddr = AWAY.parse().unwrap();
+    request.extensions_mut().insert(ConnectInfo(peer));
+    weir.send(request).await
+}
+
+fn location(answer: &Answer) -> &str {
+    answer.headers["location"].to_str().unwrap()
+}
+
+async fn key(weir: &Weir, name: &str, scope: Scope) -> String {
+    let secret = format!("weir_sk_{name}");
+    let mut client = weir.client().await;
+    control::create_key(&mut client, "shell:test", name, &secret, &[scope], None)
+        .await
+        .unwrap();
+    secret
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_signs_in_from_another_machine_with_a_key() {
+    let weir = Weir::new().await;
+    let host = ("host", "ops.example.com");
+    let sign_in = "/console/sign-in";
+    // Nobody can sign in.
+    assert_eq!(ask(&weir, AWAY, "GET", sign_in, &[host]).await.status, 404);
+    let (reader, admin) = (
+        key(&weir, "reader", Scope::Read).await,
+        key(&weir, "anne", Scope::Admin).await,
+    );
+    let answer = ask(&weir, AWAY, "GET", "/console", &[host]).await;
+    assert_eq!((answer.status.as_u16(), location(&answer)), (303, sign_in));
+    has(
+        ask(&weir, AWAY, "GET", sign_in, &[host])
+            .await
+            .body
+            .as_str()
+            .unwrap(),
+        &["type=\"password\""],
+    );
+    for (wrong, fault) in [
+        (reader.as_str(), "lacks the scope admin"),
+        ("weir_sk_wrong", "not valid"),
+        ("", "not valid"),
+    ] {
+        let answer = submit(&weir, sign_in, "", &format!("key={wrong}")).await;
+        assert_eq!(answer.status, 403, "{wrong}");
+        assert!(!answer.headers.contains_key("set-cookie"));
+        has(answer.body.as_str().unwrap(), &[fault]);
+    }
+    let answer = submit(&weir, sign_in, "", &format!("key={admin}")).await;
+    assert_eq!((answer.status.as_u16(), location(&answer)), (303, "/console"));
+    let set = answer.headers["set-cookie"].to_str().unwrap();
+    let (cookie, attributes) = set.split_once(';').unwrap();
+    assert_eq!(
+        attributes,
+        " Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=28800"
+    );
+    assert!(!set.contains(&admin), "the key stays out of the browser");
+
+    let signed_in = [host, ("cookie", cookie), ("x-forwarded-for", "198.51.100.1")];
+    assert_eq!(ask(&weir, AWAY, "GET", "/console", &signed_in).await.status, 200);
+    let who = Who::User(weir.user("free").await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let cancel = format!("/console/jobs/{id}/cancel");
+    // Another website cannot use the session.
+    let foreign = [host, ("cookie", cookie), ("origin", "https://evil.example")];
+    assert_eq!(ask(&weir, AWAY, "POST", &cancel, &foreign).await.status, 403);
+    assert_eq!(submit(&weir, &cancel, cookie, "").await.status, 303);
+    let log = "SELECT actor, after FROM admin_log WHERE action = 'job.cancel'";
+    let row = weir.client().await.query_one(log, &[]).await.unwrap();
+    assert_eq!(
+        (row.get::<_, &str>(0), row.get::<_, Value>(1)),
+        ("key:anne", json!({ "job": id }))
+    );
+
+    let answer = submit(&weir, "/console/sign-out", cookie, "").await;
+    assert!(
+        answer.headers["set-cookie"]
+            .to_str()
+            .unwrap()
+            .contains("Max-Age=0")
+    );
+    control::revoke_key(&mut weir.client().await, "shell:test", "anne")
+        .await
+        .unwrap();
+    key(&weir, "bea", Scope::Admin).await;
+    let answer = ask(&weir, AWAY, "GET", "/console", &signed_in).await;
+    assert_eq!(
+        (answer.status.as_u16(), location(&answer)),
+        (303, sign_in),
+        "the key was revoked"
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_finds_failed_jobs_runs_them_again_and_pauses_a_lane() {
+    let weir = Weir::new().await;
+    let working = work_and_fail(&weir).await;
+    let who = Who::User(weir.user("pro").await);
+    let mut jobs = Vec::new();
+    for _ in 0..3 {
+        jobs.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
+        weir.finished(jobs[jobs.len() - 1], who).await;
+    }
+    working.stop().await;
+    let list = page(
+        &weir,
+        "/console/jobs?service=analysis&state=discarded&error=ALERT",
+    )
+    .await;
+    for job in &jobs {
+        has(
+            &list,
+            &[&format!("/console/jobs/{job}"), "<td>failed</td>", "1 of "],
+        );
+    }
+    has(
+        &page(&weir, "/console/jobs?state=running").await,
+        &["No job matches."],
+    );
+    let older = page(&weir, &format!("/console/jobs?before={}", jobs[1])).await;
+    assert!(
+        older.contains(&format!("/console/jobs/{}", jobs[0]))
+            && !older.contains(&format!("/console/jobs/{}", jobs[1]))
+    );
+
+    let local = [("host", "localhost:8080")];
+    let one = format!("/console/jobs/{}", jobs[0]);
+    has(&page(&weir, &one).await, &["Run again"]);
+    let answer = ask(&weir, HERE, "POST", &format!("{one}/retry"), &local).await;
+    has(answer.body.as_str().unwrap(), &["run again</th><td>1</td>"]);
+    assert!(!page(&weir, &one).await.contains("Run again"));
+    has(&page(&weir, "/console/failures").await, &["Run 2 again"]);
+    let form = "kind=analysis%3Aanalyze&reason=%3Cscript%3Ealert%28%27reason%27%29%3C%2Fscript%3E+%26+so+on";
+    let request = Request::builder()
+        .method("POST")
+        .uri("/console/failures/retry")
+        .header("host", "localhost:8080")
+        .header("content-type", "application/x-www-form-urlencoded");
+    let mut request = request.body(Body::from(form)).unwrap();
+    request
+        .extensions_mut()
+        .insert(ConnectInfo(HERE.parse::<SocketAddr>().unwrap()));
+    has(
+        weir.send(request).await.body.as_str().unwrap(),
+        &["run again</th><td>2</td>"],
+    );
+    assert_eq!(weir.quota(who, "analysis").await["reserved"], 3);
+
+    let pause = "/console/lanes/analysis_priority/pause";
+    assert_eq!(ask(&weir, HERE, "POST", pause, &local).await.status, 303);
+    has(
+        &page(&weir, "/console").await,
+        &["/console/lanes/analysis_priority/resume", "paused"],
+    );
+    let resume = "/console/lanes/analysis_priority/resume";
+    assert_eq!(ask(&weir, HERE, "POST", resume, &local).await.status, 303);
+    assert_eq!(
+        ask(&weir, HERE, "POST", "/console/lanes/nothing/pause", &local)
+            .await
+            .status,
+        404
+    );
+    let actions = "SELECT array_agg(action ORDER BY id) FROM admin_log WHERE actor = 'console'";
+    let actions: Vec<String> = weir.client().await.query_one(actions, &[]).await.unwrap().get(0);
+    assert_eq!(actions, ["jobs.retry", "jobs.retry", "lane.pause", "lane.resume"]);
+    weir.end().await;
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Html;
-use maud::html;
-use weir_ledger::read::console;
+use maud::{Markup, html};
+use weir_ledger::read::console::{self, FailureReason};
 
 use super::super::state::Api;
 use super::page::{self, ConsoleError, Entry};
@@ -32,10 +32,11 @@ pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Html<String>, Co
                 td { (number(of.jobs)) }
                 td { (page::job_link(of.newest)) }
                 td { (page::time(of.last_at)) }
+                td { (again(of)) }
             }
         }
     };
-    let columns = ["service", "reason", "jobs", "newest job", "last at"];
+    let columns = ["service", "reason", "jobs", "newest job", "last at", ""];
     let body = html! {
         p.soft {
             "Jobs that failed permanently within the last day, by service and the first line of their last error. "
@@ -46,4 +47,17 @@ pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Html<String>, Co
         @else { (page::table(&format!("{} failed", number(seen)), &columns, &cells)) }
     };
     Ok(page::main_page(Entry::Failures, None, &body))
+}
+
+/// The form that runs the jobs of a row again.
+fn again(of: &FailureReason) -> Markup {
+    html! {
+        @if !of.reason.is_empty() {
+            form action="/console/failures/retry" method="post" {
+                input type="hidden" name="kind" value=(of.kind);
+                input type="hidden" name="reason" value=(of.reason);
+                button { "Run " (number(of.jobs)) " again" }
+            }
+        }
+    }
 }

@@ -1,21 +1,25 @@
-//! Restricts the console to clients on this machine, and keeps out websites that such a client has open.
+//! Restricts the console to operators, and keeps out websites that they have open.
 //!
-//! The console has no password. A request must meet these conditions instead:
+//! An operator is signed in with a service key, or uses this machine:
 //! - The connection comes from this machine.
 //! - No header shows that a proxy forwards the request of another client.
 //! - The host name is this machine's, so that an attacker's name that resolves to this machine does not work.
-//! - A change comes from one of the console's own pages.
+//!
+//! A change comes from one of the console's own pages.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use axum::extract::{ConnectInfo, Request};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Redirect, Response};
 
 use super::super::problem::ApiError;
+use super::super::state::Api;
 use super::page::ConsoleError;
+use super::session;
 
 /// Headers that proxies add. With a proxy on this machine, the whole network would look local.
 const PROXY_HEADERS: [&str; 6] = [
@@ -27,19 +31,46 @@ const PROXY_HEADERS: [&str; 6] = [
     "cf-connecting-ip",
 ];
 
-/// Lets requests from this machine pass. For other requests, the route does not exist. The answer does not show which
-/// condition was not met.
-pub(super) async fn guard(request: Request, next: Next) -> Response {
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-    if !peer.is_some_and(|ConnectInfo(peer)| is_local(peer.ip())) || !is_direct(request.headers()) {
-        return ApiError::NoRoute.into_response();
-    }
-    let Some(host) = host(request.headers()).filter(names_this_machine) else {
+/// The operator of a request, as in the audit log.
+#[derive(Clone)]
+pub(super) struct Operator(pub(super) String);
+
+/// Lets operators pass, and sends others to the form. Without a key with the scope `admin`, the routes do not exist for
+/// other machines.
+pub(super) async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
+    let Some(host) = host(request.headers()) else {
         return ApiError::NoRoute.into_response();
     };
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let is_here = peer.is_some_and(|ConnectInfo(peer)| is_local(peer.ip()))
+        && is_direct(request.headers())
+        && names_this_machine(&host);
+    let is_open = [session::SIGN_IN, "/console/style.css"].contains(&request.uri().path());
+    let operator = if is_here {
+        Some("console".to_owned())
+    } else {
+        match session::signed_in(&api, request.headers()).await {
+            Ok(Some(key)) => Some(format!("key:{key}")),
+            Ok(None) => match session::is_possible(&api).await {
+                Ok(true) => None,
+                Ok(false) => return ApiError::NoRoute.into_response(),
+                Err(error) => return ConsoleError::from(error).into_response(),
+            },
+            Err(error) => return ConsoleError::from(error).into_response(),
+        }
+    };
     let is_safe = matches!(*request.method(), Method::GET | Method::HEAD);
-    if !is_safe && !is_from_console(request.headers(), &host) {
+    // The cookie of a session needs HTTPS.
+    let scheme = if is_here { "http" } else { "https" };
+    if !is_safe && !is_from_console(request.headers(), scheme, &host) {
         return ConsoleError::Foreign.into_response();
+    }
+    match operator {
+        Some(operator) => {
+            request.extensions_mut().insert(Operator(operator));
+        }
+        None if is_open => {}
+        None => return Redirect::to(session::SIGN_IN).into_response(),
     }
     next.run(request).await
 }
@@ -70,13 +101,13 @@ fn names_this_machine(host: &Authority) -> bool {
 
 /// Whether a browser would send this for one of the console's forms. Other programs send neither header, and a website
 /// cannot misuse them.
-fn is_from_console(headers: &HeaderMap, host: &Authority) -> bool {
+fn is_from_console(headers: &HeaderMap, scheme: &str, host: &Authority) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return site == "same-origin";
     }
     headers
         .get(header::ORIGIN)
-        .is_none_or(|origin| origin.as_bytes() == format!("http://{host}").as_bytes())
+        .is_none_or(|origin| origin.as_bytes() == format!("{scheme}://{host}").as_bytes())
 }
 
 #[cfg(test)]

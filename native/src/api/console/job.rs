@@ -1,16 +1,14 @@
-//! The details of a job for an operator, and its cancellation.
+//! The details of a job for an operator.
 
 use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::response::{Html, Redirect};
+use axum::response::Html;
 use jiff::Timestamp;
 use maud::{Markup, html};
 use serde_json::Value;
-use uuid::Uuid;
 
-use super::super::jobs;
 use super::super::state::Api;
 use super::page::{self, ConsoleError, Entry};
 use weir_ledger::raw_json::RawJson;
@@ -19,7 +17,7 @@ use weir_ledger::read::console::{self, JobDetails};
 /// The maximum number of characters of arguments, metadata and each error.
 const MAX_TEXT: usize = 4000;
 
-fn missing() -> ConsoleError {
+pub(super) fn missing() -> ConsoleError {
     ConsoleError::Missing("Job not found. River deletes finished jobs after a while.".to_owned())
 }
 
@@ -34,6 +32,7 @@ pub(super) async fn show(
     let body = html! {
         (facts(&job))
         @if job.finalized_at.is_none() { (page::cancel(id)) }
+        @if job.finalized_at.is_some() && job.charged.is_none() && job.holder.is_some() { (page::retry(id)) }
         (errors(&job))
         h2 { "Metadata" }
         p.soft { "Without the output." }
@@ -121,22 +120,4 @@ fn errors(job: &JobDetails) -> Markup {
 
 fn json(value: &RawJson) -> Markup {
     html! { pre tabindex="0" { (page::beginning(&value.pretty(), MAX_TEXT)) } }
-}
-
-/// Cancels as the owner's `DELETE /api/jobs/{id}` does.
-pub(super) async fn cancel(
-    State(api): State<Arc<Api>>,
-    id: Result<Path<i64>, PathRejection>,
-) -> Result<Redirect, ConsoleError> {
-    let Ok(Path(id)) = id else {
-        return Err(missing());
-    };
-    let holder = weir_ledger::read::jobs::holder(&api.pool, id).await?;
-    jobs::end(&api, id, holder).await?;
-    tracing::info!(
-        job = id,
-        holder = holder.map(tracing::field::display::<Uuid>),
-        "cancelled in the console"
-    );
-    Ok(Redirect::to(&format!("/console/jobs/{id}")))
 }

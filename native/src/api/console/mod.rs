@@ -1,13 +1,16 @@
-//! `/console`: pages for operators, on this machine only.
+//! `/console`: pages for operators, on this machine, or signed in with a service key.
 
+mod act;
 mod failures;
 mod find;
 mod guard;
 mod holder;
 mod holders;
 mod job;
+mod jobs;
 mod overview;
 mod page;
+mod session;
 
 use std::sync::Arc;
 
@@ -28,12 +31,22 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/console/holders", routing::get(holders::show))
         .route("/console/holders/{id}", routing::get(holder::show))
         .route("/console/jobs/{id}", routing::get(job::show))
-        .route("/console/jobs/{id}/cancel", routing::post(job::cancel))
+        .route("/console/jobs", routing::get(jobs::show))
+        .route("/console/jobs/{id}/cancel", routing::post(act::cancel))
+        .route("/console/jobs/{id}/retry", routing::post(act::retry))
         .route("/console/failures", routing::get(failures::show))
+        .route("/console/failures/retry", routing::post(act::retry_failures))
+        .route("/console/lanes/{queue}/pause", routing::post(act::pause))
+        .route("/console/lanes/{queue}/resume", routing::post(act::resume))
+        .route(
+            session::SIGN_IN,
+            routing::get(session::form).post(session::sign_in),
+        )
+        .route("/console/sign-out", routing::post(session::sign_out))
         .route("/console/find", routing::get(find::show))
         .route("/console/{*path}", routing::any(nothing))
         .layer(middleware::from_fn(with_headers))
-        .layer(middleware::from_fn(guard::guard))
+        .layer(middleware::from_fn_with_state(Arc::clone(&api), guard::guard))
         .layer(tower_http::catch_panic::CatchPanicLayer::custom(|_| {
             ApiError::Internal.into_response()
         }))

@@ -134,12 +134,13 @@ fn service(status: &Overview, name: &str) -> Markup {
                     @if of_lane.outstanding > 0 { ", " (number(of_lane.outstanding)) " answer later" }
                 }
                 td { @if of_lane.oldest_wait_ms > 0 { (duration(of_lane.oldest_wait_ms)) } @else { "–" } }
+                td { (pause(&lane.queue(name), of_lane.paused)) }
             }
         }
         @if !idle.is_empty() {
             tr.soft {
                 th scope="row" { "idle" }
-                td.text colspan="4" {
+                td.text colspan="5" {
                     @for (index, lane) in idle.iter().enumerate() {
                         @let workers = state.lane(*lane).workers;
                         @if index > 0 { ", " }
@@ -160,8 +161,27 @@ fn service(status: &Overview, name: &str) -> Markup {
     if let Some(workers) = state.external_workers() {
         let _ = write!(caption, "; {workers}");
     }
-    let columns = ["lane", "held back by", "queued", "running / workers", "oldest"];
+    let columns = [
+        "lane",
+        "held back by",
+        "queued",
+        "running / workers",
+        "oldest",
+        "",
+    ];
     page::table(&caption, &columns, &rows)
+}
+
+/// The form that pauses or resumes a lane.
+fn pause(queue: &str, is_paused: bool) -> Markup {
+    let (action, word) = if is_paused {
+        ("resume", "Resume")
+    } else {
+        ("pause", "Pause")
+    };
+    html! {
+        form action={ "/console/lanes/" (queue) "/" (action) } method="post" { button { (word) } }
+    }
 }
 
 /// Whether a lane has no jobs and needs no action.

@@ -4,6 +4,7 @@ use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use jiff::Timestamp;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use weir_ledger::control::ControlError;
 use weir_ledger::database::{DatabaseError, FromDatabase};
 
 use super::super::job::{Status, WaitingFor};
@@ -18,16 +19,18 @@ const MARK: &str = r##"<svg viewBox="0 0 40 40" width="24" height="24" aria-hidd
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entry {
     Overview,
+    Jobs,
     Holders,
     Failures,
 }
 
 impl Entry {
-    const ALL: [Self; 3] = [Self::Overview, Self::Holders, Self::Failures];
+    const ALL: [Self; 4] = [Self::Overview, Self::Jobs, Self::Holders, Self::Failures];
 
     const fn href(self) -> &'static str {
         match self {
             Self::Overview => "/console",
+            Self::Jobs => "/console/jobs",
             Self::Holders => "/console/holders",
             Self::Failures => "/console/failures",
         }
@@ -36,6 +39,7 @@ impl Entry {
     const fn title(self) -> &'static str {
         match self {
             Self::Overview => "Overview",
+            Self::Jobs => "Jobs",
             Self::Holders => "Holders",
             Self::Failures => "Failures",
         }
@@ -156,6 +160,15 @@ pub(super) fn state(status: Status, waiting_for: Option<WaitingFor>) -> &'static
     }
 }
 
+/// The form that runs a job again.
+pub(super) fn retry(id: i64) -> Markup {
+    html! {
+        form action={ "/console/jobs/" (id) "/retry" } method="post" {
+            button { "Run again" }
+        }
+    }
+}
+
 /// The form that cancels a job.
 pub(super) fn cancel(id: i64) -> Markup {
     html! {
@@ -197,6 +210,15 @@ impl FromDatabase for ConsoleError {
         match self {
             Self::Unavailable(error) => Some(error),
             Self::Missing(_) | Self::Foreign | Self::Broken(_) => None,
+        }
+    }
+}
+
+impl From<ControlError> for ConsoleError {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::Database(error) => error.into(),
+            other => Self::Broken(other.to_string()),
         }
     }
 }
