@@ -42,4 +42,4 @@ if sys.argv[1] == "order":
     print(len(outcomes) - refused, refused)
 else:
     queues = ["analysis_priority", "analysis_default"]
-    weir.work(url, queues, handle, poll=0.2, until=lambda: len(handled) >= int(sys.argv[2]))
+    weir.work(url, queues, handle, poll=0.2, stop_on_signals=True, until=lambda: len(handled) >= int(sys.argv[2]))

@@ -1,7 +1,7 @@
 """Submits jobs to Weir and works them, in your own transactions (psycopg 3).
 
-A submitted job exists if and only if your transaction commits. The same holds for what a worker writes and the completion
-of its job. Limits hold across all programs and languages, because the database decides.
+A submitted job exists if and only if your transaction commits. The same holds for what a worker writes and the
+completion of its job. Limits hold across all programs and languages, because the database decides.
 """
 
 import asyncio
@@ -14,10 +14,11 @@ import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg
 from psycopg import sql
@@ -32,6 +33,9 @@ _BEAT = 2.0
 
 #: Seconds without a successful heartbeat after which this worker stops its handlers, before others get its jobs.
 _SILENT = 8.0
+
+#: Seconds between two checks whether the work has to end.
+_TICK = 0.25
 
 #: Errors of PostgreSQL that pass: a read-only server after a failover, conflicts, locks, time limits, full servers.
 _PASSES = re.compile("25006|40001|40P01|53|55P03|57|08")
@@ -80,6 +84,12 @@ Handler = Callable[[Connection, Job], Any]
 AsyncHandler = Callable[[AsyncConnection, Job], Awaitable[Any]]
 
 
+class Stop(Protocol):
+    """Ends the work when it is set: a `threading.Event`, an `asyncio.Event`, or another object with this method."""
+
+    def is_set(self) -> bool: ...
+
+
 class _Calls:
     """The statements of both clients."""
 
@@ -91,16 +101,20 @@ class _Calls:
         marks = sql.SQL(", ").join(sql.Placeholder() * len(values))
         return sql.SQL("SELECT * FROM {}({})").format(name, marks)
 
-    def _heart(self, url: str, worker: str) -> "_Heart":
-        return _Heart(url, worker, self._statement("weir_heartbeat", ("worker", "attempts")))
+    def _heart(self, url: str, worker: str, river_schema: str, wake: Callable[[], None]) -> "_Heart":
+        statement = self._statement("weir_heartbeat", ("worker", "attempts"))
+        return _Heart(url, worker, statement, _listen(river_schema), wake)
 
 
 class _Heart:
-    """Sends heartbeats from a separate thread and connection, so that a busy handler does not delay them. Tells the
-    attempts to stop that have lost their jobs, and all of them when no heartbeat succeeds."""
+    """Sends heartbeats from a separate thread and connection, so that a busy handler does not delay them. Stops the
+    attempts that have lost their jobs, and all of them when no heartbeat succeeds. Calls `wake` when there may be
+    jobs."""
 
-    def __init__(self, url: str, worker: str, statement: sql.Composed) -> None:
-        self._url, self._worker, self._statement = url, worker, statement
+    def __init__(
+        self, url: str, worker: str, statement: sql.Composed, listen: sql.Composed, wake: Callable[[], None]
+    ) -> None:
+        self._url, self._worker, self._statement, self._listen, self._wake = url, worker, statement, listen, wake
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._running: dict[tuple[int, int], Callable[[str], None]] = {}
@@ -154,14 +168,22 @@ class _Heart:
                 with psycopg.connect(
                     self._url, autocommit=True, connect_timeout=5, tcp_user_timeout=6000
                 ) as connection:
+                    connection.execute(self._listen)
                     while not self._ended.is_set():
                         self._beat_once(connection)
                         pause = _PAUSES[0]
-                        self._ended.wait(_BEAT)
+                        self._wait(connection)
             except psycopg.Error as error:
                 _log.warning("a heartbeat failed: %s", str(error).strip())
                 self._ended.wait(pause)
                 pause = min(2 * pause, _BEAT)
+
+    def _wait(self, connection: Connection) -> None:
+        """Until the next heartbeat. Submissions and freed slots notify."""
+        until = time.monotonic() + _BEAT
+        while not self._ended.is_set() and (left := until - time.monotonic()) > 0:
+            for _ in connection.notifies(timeout=min(left, _TICK), stop_after=1):
+                self._wake()
 
     def _beat_once(self, connection: Connection) -> None:
         sent = time.monotonic()
@@ -221,8 +243,8 @@ class Weir(_Calls):
         return str(self._rows(connection, "weir_fail", *values)[0][0])
 
     def progress(self, connection: Connection, job: Job, fraction: float, message: str | None = None) -> str:
-        """Records the progress of an attempt, from 0 to 1: done, cancelled or fenced_out. Use a connection with autocommit,
-        so that others see it."""
+        """Records the progress of an attempt, from 0 to 1: done, cancelled or fenced_out. Use a connection with
+        autocommit, so that others see it."""
         values = (job.id, job.attempt, float(fraction), message, job.created_at)
         return str(self._rows(connection, "weir_progress", *values)[0][0])
 
@@ -232,7 +254,8 @@ class Weir(_Calls):
         return _extended(job, self._rows(connection, "weir_extend", job.id, job.attempt, more, job.created_at))
 
     def claim(self, connection: Connection, queue: str, worker: str, most: int = 1, headroom: int = 1) -> list[Job]:
-        """Starts attempts at jobs. Commit before you work. All but `headroom` of them may be over their user's slots."""
+        """Starts attempts at jobs. Commit before you work. All but `headroom` of them may be over their user's
+        slots."""
         return [Job(*row) for row in self._rows(connection, "weir_claim", queue, worker, most, headroom)]
 
     def work(
@@ -241,79 +264,35 @@ class Weir(_Calls):
         queues: Sequence[str],
         handle: Handler,
         *,
+        concurrency: int = 1,
         river_schema: str = "public",
         poll: float = 1.0,
         headroom: int = 1,
+        stop: Stop | None = None,
+        stop_on_signals: bool = False,
         until: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Works jobs one at a time, until `until()`.
+        """Works up to `concurrency` jobs at a time, each on a thread, until `stop` is set or `until()`. Then it claims
+        no more jobs, and returns when the running ones have ended.
 
         `handle(connection, job)` returns the output, or a pair of the output and the amount used. Its writes over the
         connection are committed with the job's completion, or rolled back with its failure. A lost connection is
         replaced. Its job fails and is retried.
 
-        `job.cancelled` is set when the attempt has to stop: the job was cancelled or taken over, the attempt takes longer
-        than the service's timeout, or this worker lost the database. Nothing interrupts a handler that does not look.
+        `job.cancelled` is set when the attempt has to stop: the job was cancelled or taken over, the attempt takes
+        longer than the service's timeout, or this worker lost the database. Nothing interrupts a handler that does not
+        check it.
 
-        With `headroom=0`, it also works jobs over their user's slots when it would be idle, if the plan has a burst.
+        All but `headroom` of the idle handlers also work jobs over their user's slots, if the plan has a burst.
 
-        SIGTERM and SIGINT end the work after the current job, if this runs in the main thread. Another worker gets the
-        jobs of a killed one within 15 seconds.
+        With `stop_on_signals`, SIGTERM and SIGINT end the work as `stop` does, and the program's own handlers of these
+        signals are not called. This needs the main thread. By default, signals are left to the program. Another worker
+        gets the jobs of a killed one within 15 seconds.
         """
-        lost: list[Job] = []
-        connected = False
-        pause = _PAUSES[0]
-        worker = _worker()
-        with _or_a_signal(until) as enough, self._heart(url, worker) as heart:
-            while not enough():
-                try:
-                    with psycopg.connect(url, autocommit=True) as idle, psycopg.connect(url) as connection:
-                        connected, pause = True, _PAUSES[0]
-                        idle.execute(_listen(river_schema))
-                        self._turns(idle, connection, queues, handle, poll, headroom, enough, lost, worker, heart)
-                except psycopg.Error as error:
-                    if not (connected and _passes(error)):
-                        raise
-                    _log.warning("waiting for the database: %s", str(error).strip())
-                    time.sleep(pause)
-                    pause = min(2 * pause, _PAUSES[1])
-
-    def _turns(
-        self,
-        idle: Connection,
-        connection: Connection,
-        queues: Sequence[str],
-        handle: Handler,
-        poll: float,
-        headroom: int,
-        until: Callable[[], bool],
-        lost: list[Job],
-        worker: str,
-        heart: _Heart,
-    ) -> None:
-        while lost:
-            with connection.transaction():
-                self.fail(connection, lost[-1], "the worker lost its connection")
-            lost.pop()
-        while not until():
-            worked = False
-            for queue in queues:
-                if until():
-                    return
-                if not heart.beats():
-                    break
-                # Claims one job at a time, because a claimed job holds its slot.
-                with connection.transaction():
-                    jobs = self.claim(connection, queue, worker, headroom=headroom)
-                for job in jobs:
-                    lost.append(job)
-                    with heart.running(job):
-                        self._attempt(connection, job, handle)
-                    lost.pop()
-                    worked = True
-            if not worked:
-                # Submissions and freed slots notify. Scheduled jobs are found by polling.
-                next(idle.notifies(timeout=poll, stop_after=1), None)
+        wake, worker = threading.Event(), _worker()
+        with _ending(stop, until, stop_on_signals) as ends, self._heart(url, worker, river_schema, wake.set) as heart:
+            loop = _Loop(url, queues, concurrency, poll, headroom, ends, worker, heart)
+            _Threads(self, handle, loop, wake).work()
 
     def _attempt(self, connection: Connection, job: Job, handle: Handler) -> None:
         try:
@@ -324,6 +303,7 @@ class Weir(_Calls):
         except Exception as error:  # Any failure: the job is retried or discarded.
             if connection.closed:
                 raise psycopg.OperationalError("the connection is lost") from error
+            _log_failure(job, error)
             with connection.transaction():
                 self.fail(connection, job, error)
 
@@ -392,83 +372,266 @@ class AsyncWeir(_Calls):
         queues: Sequence[str],
         handle: AsyncHandler,
         *,
+        concurrency: int = 1,
         river_schema: str = "public",
         poll: float = 1.0,
         headroom: int = 1,
+        stop: Stop | None = None,
+        stop_on_signals: bool = False,
         until: Callable[[], bool] = lambda: False,
     ) -> None:
-        """See `Weir.work`. The task of a handler that has to stop is cancelled."""
-        lost: list[Job] = []
-        connected = False
-        pause = _PAUSES[0]
-        worker = _worker()
-        with _or_a_signal(until) as enough, self._heart(url, worker) as heart:
-            while not enough():
-                try:
-                    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as idle:
-                        async with await psycopg.AsyncConnection.connect(url) as connection:
-                            connected, pause = True, _PAUSES[0]
-                            await idle.execute(_listen(river_schema))
-                            await self._turns(idle, connection, queues, handle, poll, headroom, enough, lost, worker, heart)
-                except psycopg.Error as error:
-                    if not (connected and _passes(error)):
-                        raise
-                    _log.warning("waiting for the database: %s", str(error).strip())
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, _PAUSES[1])
+        """See `Weir.work`. Each job has a task, which is cancelled when the attempt has to stop. If the task of this
+        call is cancelled, so are those of its jobs, and other workers get the jobs."""
+        wake, worker = asyncio.Event(), _worker()
+        running = asyncio.get_running_loop()
 
-    async def _turns(
+        def wake_up() -> None:
+            _soon(running, wake.set)
+
+        with _ending(stop, until, stop_on_signals) as ends, self._heart(url, worker, river_schema, wake_up) as heart:
+            loop = _Loop(url, queues, concurrency, poll, headroom, ends, worker, heart)
+            await _Tasks(self, handle, loop, wake).work()
+
+    async def _attempt(self, connection: AsyncConnection, job: Job, handler: "_Stoppable") -> None:
+        try:
+            async with connection.transaction():
+                await self.complete(connection, job, *_made(await handler.result()))
+        except FencedOut:
+            pass
+        except Exception as error:  # Any failure: the job is retried or discarded.
+            if connection.closed:
+                raise psycopg.OperationalError("the connection is lost") from error
+            _log_failure(job, error)
+            async with connection.transaction():
+                await self.fail(connection, job, error)
+
+
+class _Loop:
+    """The state of a worker."""
+
+    def __init__(
         self,
-        idle: AsyncConnection,
-        connection: AsyncConnection,
+        url: str,
         queues: Sequence[str],
-        handle: AsyncHandler,
+        concurrency: int,
         poll: float,
         headroom: int,
-        until: Callable[[], bool],
-        lost: list[Job],
+        ends: Callable[[], bool],
         worker: str,
         heart: _Heart,
     ) -> None:
-        while lost:
-            async with connection.transaction():
-                await self.fail(connection, lost[-1], "the worker lost its connection")
-            lost.pop()
-        while not until():
-            worked = False
-            for queue in queues:
-                if until():
-                    return
-                if not heart.beats():
-                    break
-                async with connection.transaction():
-                    jobs = await self.claim(connection, queue, worker, headroom=headroom)
-                for job in jobs:
-                    lost.append(job)
-                    await self._attempt(connection, job, handle, heart)
-                    lost.pop()
-                    worked = True
-            if not worked:
-                async for _ in idle.notifies(timeout=poll, stop_after=1):
-                    pass
+        if concurrency < 1:
+            raise ValueError("concurrency must be at least 1")
+        self.url, self.queues, self.concurrency = url, list(queues), concurrency
+        self.poll, self.headroom = poll, headroom
+        self.ends, self.worker, self.heart = ends, worker, heart
+        #: Jobs whose connections were lost. They are failed once the database can be reached.
+        self.lost: list[Job] = []
+        self._connected = False
+        self._pause = _PAUSES[0]
+        _log.info("worker %s starts on the queues %s", worker, ", ".join(self.queues))
 
-    async def _attempt(self, connection: AsyncConnection, job: Job, handle: AsyncHandler, heart: _Heart) -> None:
-        async def work() -> Any:
-            return await handle(connection, job)
+    def connected(self) -> None:
+        self._connected, self._pause = True, _PAUSES[0]
 
-        handler = _Stoppable(work())
-        # Until the end is written: heartbeats name the attempt for as long.
-        with heart.running(job, handler.stop):
+    def pause(self, error: psycopg.Error) -> float:
+        """The seconds until the next attempt to connect. Raises errors that do not end by themselves."""
+        if not (self._connected and _passes(error)):
+            raise error
+        _log.warning("waiting for the database: %s", str(error).strip())
+        pause = self._pause
+        self._pause = min(2 * pause, _PAUSES[1])
+        return pause
+
+    def room(self, running: int) -> int:
+        """How many jobs may be claimed, with as many running."""
+        return 0 if self.ends() or not self.heart.beats() else min(self.concurrency - running, 1000)
+
+    def claimed(self, queue: str) -> None:
+        """The other queues are next."""
+        self.queues.remove(queue)
+        self.queues.append(queue)
+
+    def lose(self, job: Job, error: psycopg.Error) -> None:
+        """Keeps a job for later. Raises errors that do not end by themselves."""
+        if not _passes(error):
+            raise error
+        _log.warning("job %s, attempt %s lost its connection: %s", job.id, job.attempt, str(error).strip())
+        self.lost.append(job)
+
+
+class _Threads:
+    """Claims in the thread of the caller, and works each job on another one."""
+
+    def __init__(self, weir: "Weir", handle: Handler, loop: _Loop, wake: threading.Event) -> None:
+        self._weir, self._handle, self._loop, self._wake = weir, handle, loop, wake
+        self._running: set[Future[None]] = set()
+        #: Connections without a job.
+        self._idle: list[Connection] = []
+
+    def work(self) -> None:
+        try:
+            with ThreadPoolExecutor(self._loop.concurrency, "weir") as pool:
+                while not self._loop.ends():
+                    try:
+                        with psycopg.connect(self._loop.url, autocommit=True) as connection:
+                            self._loop.connected()
+                            while not self._loop.ends():
+                                self._turn(connection, pool)
+                    except psycopg.Error as error:
+                        self._close_idle()
+                        time.sleep(self._loop.pause(error))
+                _log.info("worker %s ends after %d running jobs", self._loop.worker, len(self._running))
+            self._reap()
+        finally:
+            self._close_idle()
+
+    def _turn(self, connection: Connection, pool: ThreadPoolExecutor) -> None:
+        self._wake.clear()
+        self._reap()
+        while self._loop.lost:
+            self._weir.fail(connection, self._loop.lost[0], "the worker lost its connection")
+            self._loop.lost.pop(0)
+        found = False
+        for queue in list(self._loop.queues):
+            # A claimed job holds its slot, so it must not wait for a handler.
+            if not (room := self._loop.room(len(self._running))):
+                break
+            jobs = self._weir.claim(connection, queue, self._loop.worker, room, self._loop.headroom)
+            for job in jobs:
+                attempt = pool.submit(self._attempt, job)
+                self._running.add(attempt)
+                attempt.add_done_callback(lambda _: self._wake.set())
+            if jobs:
+                found = True
+                self._loop.claimed(queue)
+        if not (found and self._loop.room(len(self._running))):
+            self._rest()
+
+    def _rest(self) -> None:
+        """Until a notification, the end of an attempt, or the next check for scheduled jobs."""
+        until = time.monotonic() + self._loop.poll
+        while not self._loop.ends() and (left := until - time.monotonic()) > 0:
+            if self._wake.wait(min(left, _TICK)):
+                return
+
+    def _attempt(self, job: Job) -> None:
+        try:
+            # Until the end is written: heartbeats name the attempt for as long.
+            with self._loop.heart.running(job):
+                try:
+                    connection = self._idle.pop()
+                except IndexError:
+                    connection = psycopg.connect(self._loop.url)
+                try:
+                    self._weir._attempt(connection, job, self._handle)
+                finally:
+                    if not connection.closed:
+                        self._idle.append(connection)
+        except psycopg.Error as error:
+            self._loop.lose(job, error)
+
+    def _reap(self) -> None:
+        """Forgets attempts that have ended. Raises the error of one that could not be recorded."""
+        ended = {attempt for attempt in self._running if attempt.done()}
+        self._running -= ended
+        for attempt in ended:
+            attempt.result()
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+
+class _Tasks:
+    """Claims in the task of the caller, and works each job in another one."""
+
+    def __init__(self, weir: "AsyncWeir", handle: AsyncHandler, loop: _Loop, wake: asyncio.Event) -> None:
+        self._weir, self._handle, self._loop, self._wake = weir, handle, loop, wake
+        self._running: set[asyncio.Task[None]] = set()
+        self._idle: list[AsyncConnection] = []
+
+    async def work(self) -> None:
+        try:
             try:
-                async with connection.transaction():
-                    await self.complete(connection, job, *_made(await handler.result()))
-            except FencedOut:
-                pass
-            except Exception as error:  # Any failure: the job is retried or discarded.
-                if connection.closed:
-                    raise psycopg.OperationalError("the connection is lost") from error
-                async with connection.transaction():
-                    await self.fail(connection, job, error)
+                await self._claim_until_the_end()
+            except asyncio.CancelledError:
+                for attempt in self._running:
+                    attempt.cancel()
+                raise
+            finally:
+                await asyncio.gather(*self._running, return_exceptions=True)
+            self._reap()
+        finally:
+            await self._close_idle()
+
+    async def _claim_until_the_end(self) -> None:
+        while not self._loop.ends():
+            try:
+                async with await psycopg.AsyncConnection.connect(self._loop.url, autocommit=True) as connection:
+                    self._loop.connected()
+                    while not self._loop.ends():
+                        await self._turn(connection)
+            except psycopg.Error as error:
+                await self._close_idle()
+                await asyncio.sleep(self._loop.pause(error))
+        _log.info("worker %s ends after %d running jobs", self._loop.worker, len(self._running))
+
+    async def _turn(self, connection: AsyncConnection) -> None:
+        self._wake.clear()
+        self._reap()
+        while self._loop.lost:
+            await self._weir.fail(connection, self._loop.lost[0], "the worker lost its connection")
+            self._loop.lost.pop(0)
+        found = False
+        for queue in list(self._loop.queues):
+            if not (room := self._loop.room(len(self._running))):
+                break
+            jobs = await self._weir.claim(connection, queue, self._loop.worker, room, self._loop.headroom)
+            for job in jobs:
+                attempt = asyncio.create_task(self._attempt(job))
+                self._running.add(attempt)
+                attempt.add_done_callback(lambda _: self._wake.set())
+            if jobs:
+                found = True
+                self._loop.claimed(queue)
+        if not (found and self._loop.room(len(self._running))):
+            await self._rest()
+
+    async def _rest(self) -> None:
+        until = time.monotonic() + self._loop.poll
+        woken = asyncio.create_task(self._wake.wait())
+        try:
+            while not woken.done() and not self._loop.ends() and (left := until - time.monotonic()) > 0:
+                await asyncio.wait([woken], timeout=min(left, _TICK))
+        finally:
+            woken.cancel()
+
+    async def _attempt(self, job: Job) -> None:
+        async def work() -> Any:
+            return await self._handle(connection, job)
+
+        try:
+            connection = self._idle.pop() if self._idle else await psycopg.AsyncConnection.connect(self._loop.url)
+            try:
+                handler = _Stoppable(work())
+                with self._loop.heart.running(job, handler.stop):
+                    await self._weir._attempt(connection, job, handler)
+            finally:
+                if not connection.closed:
+                    self._idle.append(connection)
+        except psycopg.Error as error:
+            self._loop.lose(job, error)
+
+    def _reap(self) -> None:
+        ended = {attempt for attempt in self._running if attempt.done()}
+        self._running -= ended
+        for attempt in ended:
+            attempt.result()
+
+    async def _close_idle(self) -> None:
+        while self._idle:
+            await self._idle.pop().close()
 
 
 def _options(
@@ -515,7 +678,7 @@ class _Stoppable:
     def stop(self, reason: str) -> None:
         """Called from another thread. A handler that is done is not disturbed."""
         self._reason = reason
-        self._loop.call_soon_threadsafe(self._task.cancel)
+        _soon(self._loop, self._task.cancel)
 
     async def result(self) -> Any:
         try:
@@ -566,19 +729,53 @@ def _worker() -> str:
     return f"python.{host}.{os.getpid()}.{uuid.uuid4().hex[:12]}"
 
 
+def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+    """Calls it in the loop, from another thread. A closed loop needs no calls."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(call)
+
+
+class _Signals:
+    """SIGTERM and SIGINT, for all workers of the process that end by them."""
+
+    def __init__(self) -> None:
+        self._workers: list[list[bool]] = []
+        self._before: dict[signal.Signals, Any] = {}
+
+    @contextmanager
+    def arrived(self) -> Iterator[list[bool]]:
+        """A list that is not empty once a signal has arrived. An event's lock could be held by the interrupted code."""
+        mine: list[bool] = []
+        if not self._workers:
+            self._before = {number: signal.signal(number, self._arrive) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._workers.append(mine)
+        try:
+            yield mine
+        finally:
+            # By identity: equal lists of other workers stay.
+            self._workers = [other for other in self._workers if other is not mine]
+            if not self._workers:
+                for number, handler in self._before.items():
+                    signal.signal(number, handler or signal.SIG_DFL)
+
+    def _arrive(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.append(True)
+
+
+_signals = _Signals()
+
+
 @contextmanager
-def _or_a_signal(until: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
-    """Whether `until()`, or SIGTERM or SIGINT has arrived. Python delivers signals to the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield until
-        return
-    arrived = threading.Event()
-    before = {number: signal.signal(number, lambda *_: arrived.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield lambda: arrived.is_set() or until()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
+def _ending(stop: Stop | None, until: Callable[[], bool], on_signals: bool) -> Iterator[Callable[[], bool]]:
+    """Whether the work has to end."""
+    signals: AbstractContextManager[list[bool]] = _signals.arrived() if on_signals else nullcontext([])
+    with signals as arrived:
+        yield lambda: bool(arrived) or (stop is not None and stop.is_set()) or until()
+
+
+def _log_failure(job: Job, error: Exception) -> None:
+    _log.warning("job %s, attempt %s failed", job.id, job.attempt, exc_info=error)
 
 
 def _storable(text: str) -> str:
@@ -586,4 +783,4 @@ def _storable(text: str) -> str:
     return text.replace("\0", "").encode(errors="replace").decode()
 
 
-__all__ = ["AsyncWeir", "FencedOut", "Job", "Stopped", "Submitted", "Weir"]
+__all__ = ["AsyncWeir", "FencedOut", "Job", "Stop", "Stopped", "Submitted", "Weir"]

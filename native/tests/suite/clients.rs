@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::fleet::{CLIENTS, Maintenance, go, holders_over_their_slots, row_count, wakes};
+use crate::common::fleet::{
+    CLIENTS, Maintenance, go, holders_over_their_slots, output, row_count, wakes, worker_at_work,
+};
 use crate::common::{Weir, Who};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -16,25 +18,6 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 const TABLES: &str = "CREATE TABLE IF NOT EXISTS orders (number int NOT NULL); CREATE TABLE IF NOT EXISTS results (number int NOT NULL)";
-
-/// Runs a program of a language with these arguments until it ends, and returns what it printed.
-async fn output(weir: &Weir, program: &[PathBuf], args: &[&str]) -> String {
-    let mut command = Command::new(&program[0]);
-    command
-        .args(&program[1..])
-        .args(args)
-        .env("DATABASE_URL", weir.url());
-    let ended = tokio::task::spawn_blocking(move || command.output())
-        .await
-        .unwrap()
-        .unwrap();
-    assert!(
-        ended.status.success(),
-        "{}",
-        String::from_utf8_lossy(&ended.stderr)
-    );
-    String::from_utf8_lossy(&ended.stdout).trim().to_owned()
-}
 
 /// The quota has ten orders left. Of 32 concurrent ones, ten are accepted with a job each, and the others leave
 /// nothing.
@@ -514,7 +497,7 @@ def handle(connection, job):
     print(job.args["order"], flush=True)
     time.sleep(float(sys.argv[2]))
 
-Weir().work(os.environ["DATABASE_URL"], ["analysis_priority", "analysis_default"], handle, poll=0.2)
+Weir().work(os.environ["DATABASE_URL"], ["analysis_priority", "analysis_default"], handle, poll=0.2, stop_on_signals=True)
 "#;
 
 const SLOW_TYPESCRIPT: &str = r#"
@@ -529,26 +512,6 @@ const handle = async (_transaction, job) => {
 await new Weir().work(sql, ["analysis_priority", "analysis_default"], handle, { poll: 200 });
 await sql.end();
 "#;
-
-/// A worker process with these arguments. It has started a job when this returns.
-async fn worker_at_work(weir: &Weir, program: &[PathBuf], takes: &[&str]) -> std::process::Child {
-    let mut child = Command::new(&program[0])
-        .args(&program[1..])
-        .args(takes)
-        .env("DATABASE_URL", weir.url())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let client = weir.client().await;
-    let started = Instant::now();
-    while row_count(&client, "river_job WHERE state = 'running'").await == 0 {
-        assert!(child.try_wait().unwrap().is_none(), "the worker has ended");
-        assert!(started.elapsed() < Duration::from_secs(60), "no job starts");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    child
-}
 
 /// A user with one slot has two jobs. The worker of the first one is killed, and another worker does both. Then a worker
 /// gets SIGTERM in the middle of a job: it completes that job, and starts no other one.
@@ -605,7 +568,7 @@ def handle(connection, job):
         assert job.cancelled.wait(300)
         raise RuntimeError("stopped")
 
-Weir().work(os.environ["DATABASE_URL"], ["analysis_default"], handle, poll=0.2)
+Weir().work(os.environ["DATABASE_URL"], ["analysis_default"], handle, poll=0.2, stop_on_signals=True)
 "#;
 
 const STOPPING_ASYNC_PYTHON: &str = r#"
@@ -617,7 +580,7 @@ async def handle(connection, job):
     if job.attempt == 1:
         await asyncio.sleep(300)
 
-asyncio.run(AsyncWeir().work(os.environ["DATABASE_URL"], ["analysis_default"], handle, poll=0.2))
+asyncio.run(AsyncWeir().work(os.environ["DATABASE_URL"], ["analysis_default"], handle, poll=0.2, stop_on_signals=True))
 "#;
 
 const STOPPING_TYPESCRIPT: &str = r#"

@@ -1,7 +1,9 @@
 //! Fleets of River clients in other languages, without Weir's workers.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +36,45 @@ impl Maintenance {
         self.stopped.cancel();
         self.task.await.unwrap();
     }
+}
+
+/// Runs a program of a language with these arguments until it ends, and returns what it printed.
+pub async fn output(weir: &Weir, program: &[PathBuf], args: &[&str]) -> String {
+    let mut command = Command::new(&program[0]);
+    command
+        .args(&program[1..])
+        .args(args)
+        .env("DATABASE_URL", weir.url());
+    let ended = tokio::task::spawn_blocking(move || command.output())
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(
+        ended.status.success(),
+        "{}",
+        String::from_utf8_lossy(&ended.stderr)
+    );
+    String::from_utf8_lossy(&ended.stdout).trim().to_owned()
+}
+
+/// A worker process with these arguments. It has started a job when this returns.
+pub async fn worker_at_work(weir: &Weir, program: &[PathBuf], takes: &[&str]) -> Child {
+    let mut child = Command::new(&program[0])
+        .args(&program[1..])
+        .args(takes)
+        .env("DATABASE_URL", weir.url())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let client = weir.client().await;
+    let started = Instant::now();
+    while row_count(&client, "river_job WHERE state = 'running'").await == 0 {
+        assert!(child.try_wait().unwrap().is_none(), "the worker has ended");
+        assert!(started.elapsed() < Duration::from_secs(60), "no job starts");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    child
 }
 
 /// The example in Go; `None` without Go.
