@@ -5,6 +5,8 @@ completion of its job. Limits hold across all programs and languages, because th
 """
 
 import asyncio
+import importlib
+import json
 import logging
 import os
 import re
@@ -84,6 +86,35 @@ Handler = Callable[[Connection, Job], Any]
 AsyncHandler = Callable[[AsyncConnection, Job], Awaitable[Any]]
 
 
+class _Row(Protocol):
+    def one(self) -> Any: ...
+
+
+class _DbApi(Protocol):
+    def cursor(self) -> Any: ...
+
+
+class _SqlAlchemy(Protocol):
+    def execute(self, statement: Any, parameters: Any = ..., /) -> _Row: ...
+
+
+class _AsyncSqlAlchemy(Protocol):
+    def execute(self, statement: Any, parameters: Any = ..., /) -> Awaitable[_Row]: ...
+
+
+class _Asyncpg(Protocol):
+    def fetchrow(self, query: str, /, *values: Any) -> Awaitable[Any]: ...
+
+
+#: A connection to submit over, of psycopg, Django or another driver with `%s` as its marks, or a `Connection` or
+#: `Session` of SQLAlchemy.
+Submits = Connection | _DbApi | _SqlAlchemy
+
+#: An asynchronous connection to submit over, of psycopg or asyncpg, or an `AsyncConnection` or `AsyncSession` of
+#: SQLAlchemy.
+AsyncSubmits = AsyncConnection | _AsyncSqlAlchemy | _Asyncpg
+
+
 class Stop(Protocol):
     """Ends the work when it is set: a `threading.Event`, an `asyncio.Event`, or another object with this method."""
 
@@ -100,6 +131,17 @@ class _Calls:
         name = sql.Identifier(self._schema, function) if self._schema else sql.Identifier(function)
         marks = sql.SQL(", ").join(sql.Placeholder() * len(values))
         return sql.SQL("SELECT * FROM {}({})").format(name, marks)
+
+    def _submission(self, mark: str, values: Sequence[object]) -> tuple[str, list[str | None]]:
+        """The statement for other drivers, with a format of marks, and its values. All values and columns are text, so
+        that no driver converts them."""
+        places = ", ".join(
+            f"CAST(CAST({mark.format(at)} AS text) AS {kind})"
+            for at, kind in enumerate(("text", "text", "jsonb", "bigint", "jsonb"), start=1)
+        )
+        schema = "" if self._schema is None else sql.Identifier(self._schema).as_string() + "."
+        columns = "outcome, CAST(job_id AS text), CAST(quota AS text)"
+        return f"SELECT {columns} FROM {schema}weir_submit({places})", [_text(value) for value in values]
 
     def _heart(self, url: str, worker: str, river_schema: str, wake: Callable[[], None]) -> "_Heart":
         statement = self._statement("weir_heartbeat", ("worker", "attempts"))
@@ -216,7 +258,7 @@ class Weir(_Calls):
 
     def submit(
         self,
-        connection: Connection,
+        connection: Submits,
         subject: str,
         service: str,
         args: dict[str, Any],
@@ -228,9 +270,18 @@ class Weir(_Calls):
         tags: Sequence[str] | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Submitted:
-        """Submits a job inside the connection's transaction. The user's row stays locked until it ends: commit soon."""
+        """Submits a job inside the connection's transaction. The user's row stays locked until it ends: commit soon.
+
+        Also takes a `Connection` or `Session` of SQLAlchemy 2, Django's `connection`, and a connection of psycopg2."""
         values = (subject, service, Jsonb(args), amount, _options(key, run_at, priority, tags, metadata))
-        return Submitted(*self._rows(connection, "weir_submit", *values)[0])
+        if isinstance(connection, psycopg.Connection):
+            return Submitted(*self._rows(connection, "weir_submit", *values)[0])
+        if hasattr(connection, "cursor"):
+            text, texts = self._submission("%s", values)
+            with connection.cursor() as cursor:
+                cursor.execute(text, texts)
+                return _submitted(cursor.fetchone())
+        return _submitted(connection.execute(*_sqlalchemy(*self._submission(":p{}", values))).one())
 
     def complete(self, connection: Connection, job: Job, output: Any = None, used: int | None = None) -> int:
         """Completes an attempt inside the transaction, and returns what was charged."""
@@ -318,7 +369,7 @@ class AsyncWeir(_Calls):
 
     async def submit(
         self,
-        connection: AsyncConnection,
+        connection: AsyncSubmits,
         subject: str,
         service: str,
         args: dict[str, Any],
@@ -330,9 +381,15 @@ class AsyncWeir(_Calls):
         tags: Sequence[str] | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Submitted:
-        """See `Weir.submit`."""
+        """See `Weir.submit`. Also takes an `AsyncConnection` or `AsyncSession` of SQLAlchemy 2, and a connection of
+        asyncpg."""
         values = (subject, service, Jsonb(args), amount, _options(key, run_at, priority, tags, metadata))
-        return Submitted(*(await self._rows(connection, "weir_submit", *values))[0])
+        if isinstance(connection, psycopg.AsyncConnection):
+            return Submitted(*(await self._rows(connection, "weir_submit", *values))[0])
+        if hasattr(connection, "fetchrow"):
+            text, texts = self._submission("${}", values)
+            return _submitted(await connection.fetchrow(text, *texts))
+        return _submitted((await connection.execute(*_sqlalchemy(*self._submission(":p{}", values)))).one())
 
     async def complete(
         self, connection: AsyncConnection, job: Job, output: Any = None, used: int | None = None
@@ -653,6 +710,24 @@ def _options(
     return Jsonb({name: value for name, value in options.items() if value is not None})
 
 
+def _text(value: object) -> str | None:
+    if isinstance(value, Jsonb):
+        return json.dumps(value.obj)
+    return None if value is None else str(value)
+
+
+def _submitted(row: Any) -> Submitted:
+    """The answer in columns of text."""
+    outcome, job_id, quota = row
+    return Submitted(outcome, job_id and int(job_id), quota and json.loads(quota))
+
+
+def _sqlalchemy(text: str, values: list[str | None]) -> tuple[Any, dict[str, str | None]]:
+    # The caller has it. A type checker need not.
+    sqlalchemy = importlib.import_module("sqlalchemy")
+    return sqlalchemy.text(text), {f"p{at}": value for at, value in enumerate(values, start=1)}
+
+
 def _with_zone(time: datetime) -> datetime:
     """PostgreSQL would read a time without a zone in the zone of the session."""
     if time.utcoffset() is None:
@@ -783,4 +858,4 @@ def _storable(text: str) -> str:
     return text.replace("\0", "").encode(errors="replace").decode()
 
 
-__all__ = ["AsyncWeir", "FencedOut", "Job", "Stop", "Stopped", "Submitted", "Weir"]
+__all__ = ["AsyncSubmits", "AsyncWeir", "FencedOut", "Job", "Stop", "Stopped", "Submits", "Submitted", "Weir"]

@@ -69,6 +69,7 @@ mod pools;
 mod present_schema;
 mod privileges;
 mod processes;
+mod python_drivers;
 mod python_workers;
 mod quota;
 mod reconciliation;
