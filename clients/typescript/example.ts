@@ -50,4 +50,4 @@ if (command === "order") {
   };
   await weir.work(sql, ["analysis_priority", "analysis_default"], handle, { signal: enough.signal, poll: 200 });
 }
-await sql.end();
+await sql.end({ timeout: 5 });

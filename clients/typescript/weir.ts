@@ -1,11 +1,11 @@
-// Submits jobs to Weir and works them, in your own transactions (the `postgres` package).
+// Submits jobs to Weir and works them, in your own transactions, with `postgres`, `pg`, Drizzle, Kysely or Prisma.
 //
 // A submitted job exists if and only if your transaction commits. The same holds for what a worker writes and the
 // completion of its job. Limits hold across all programs and languages, because the database decides.
 
 import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
-import postgres, { type Sql, type TransactionSql } from "postgres";
+import type { Options as PostgresOptions, Sql, TransactionSql } from "postgres";
 
 /** A JSON value. */
 export type Json = null | string | number | boolean | Json[] | { [member: string]: Json };
@@ -99,17 +99,51 @@ export interface Made {
 
 /** Options of a worker. */
 export interface WorkOptions {
-  /** Ends the work after the current job. Default: SIGTERM and SIGINT do. */
+  /** The maximum number of jobs that run at a time. Default: 1. */
+  concurrency?: number;
+  /** Ends the work after the running jobs. Default: SIGTERM and SIGINT do. */
   signal?: AbortSignal;
   /** The schema of River's tables. */
   riverSchema?: string;
   /** Milliseconds between two checks for jobs without a notification. */
   poll?: number;
-  /** 0: also work jobs over their user's slots when this worker would be idle, if the plan has a burst. Default: 1. */
+  /** All but as many idle handlers also work jobs over their user's slots, if the plan has a burst. Default: 1. */
   headroom?: number;
 }
 
-export type Handler = (sql: TransactionSql, job: Job) => Promise<Made>;
+/** Runs a statement with parameters `$1`, `$2`, and so on, and returns its rows, or an object with them as `rows`. */
+export type Query = (text: string, values: (string | null)[]) => PromiseLike<unknown>;
+
+/** Runs statements: a transaction of `postgres`, Drizzle, Kysely or Prisma, a client of `pg`, or a function. */
+export type Runner =
+  | Sql
+  | TransactionSql
+  | Query
+  | { query(text: string, values: (string | null)[]): PromiseLike<unknown> }
+  | { executeQuery(query: never): PromiseLike<unknown> }
+  | { $queryRawUnsafe(text: string, ...values: (string | null)[]): PromiseLike<unknown> }
+  | { execute(query: never): PromiseLike<unknown> };
+
+/** A client of `pg`. */
+export interface PgClient {
+  query(text: string, values?: unknown[]): PromiseLike<unknown>;
+  on(event: "error", listener: (error: Error) => void): unknown;
+  off(event: "error", listener: (error: Error) => void): unknown;
+  release(error?: Error | boolean): void;
+}
+
+/** A pool of `pg`. */
+export interface PgPool<Client extends PgClient = PgClient> {
+  connect(): Promise<Client>;
+  query(text: string, values?: unknown[]): PromiseLike<unknown>;
+  on(event: "error", listener: (error: Error) => void): unknown;
+  off(event: "error", listener: (error: Error) => void): unknown;
+}
+
+export type Handler<Transaction = TransactionSql> = (transaction: Transaction, job: Job) => Promise<Made>;
+
+/** Starts a transaction, commits what `work` did in it, and rolls back if `work` fails. */
+export type Begin<Transaction> = (work: (transaction: Transaction) => Promise<void>) => Promise<unknown>;
 
 /** Milliseconds between two heartbeats. A worker that is silent for 10 s loses its jobs. */
 const BEAT = 2000;
@@ -120,7 +154,7 @@ const SILENT = 8000;
 /** Milliseconds after which a heartbeat is repeated over another connection. */
 const HANGING = 5000;
 
-/** Milliseconds within which the driver notices that PostgreSQL has closed a connection. */
+/** Milliseconds within which a driver closes a connection, or notices that PostgreSQL has closed it. */
 const CLOSING = 1000;
 
 /** Milliseconds between two attempts to reach the database again, at first and at most. */
@@ -134,27 +168,16 @@ export class Weir {
     this.#prefix = schema === undefined ? "" : `"${schema.replaceAll('"', '""')}".`;
   }
 
-  /**
-   * The rows of a function. Parameters and columns travel as text, so that the `transform` and `types` of the caller's
-   * connection have no effect.
-   */
-  async #call(
-    sql: Sql | TransactionSql,
-    columns: string[],
-    name: string,
-    ...parameters: Parameter[]
-  ): Promise<(string | null)[][]> {
+  /** The rows of a function. Parameters and columns travel as text, so that no driver converts them. */
+  #call(runner: Runner, columns: string[], name: string, ...parameters: Parameter[]): Promise<(string | null)[][]> {
     const places = parameters.map(([, type], at) => `$${at + 1}::text::${type}`);
-    const texts = columns.map((column) => `${column}::text`);
-    const query = `SELECT ${texts.join(", ")} FROM ${this.#prefix}${name}(${places.join(", ")})`;
     const values = parameters.map(([value]) => (value === null || value === undefined ? null : String(value)));
-    const rows = (await sql.unsafe(query, values).raw()) as unknown as (Uint8Array | null)[][];
-    return rows.map((row) => row.map((value) => (value === null ? null : new TextDecoder().decode(value))));
+    return rowsOf(runner, columns, `FROM ${this.#prefix}${name}(${places.join(", ")})`, values);
   }
 
   /** Submits a job inside the transaction. The user's row stays locked until it ends, so commit soon. */
   async submit(
-    sql: TransactionSql,
+    transaction: Runner,
     subject: string,
     service: string,
     args: Record<string, Json>,
@@ -168,7 +191,7 @@ export class Weir {
       metadata: options.metadata,
     };
     const [row] = await this.#call(
-      sql,
+      transaction,
       ["outcome", "job_id", "quota"],
       "weir_submit",
       [subject, "text"],
@@ -182,11 +205,11 @@ export class Weir {
   }
 
   /** Completes an attempt inside the transaction, and returns what was charged. */
-  async complete(sql: TransactionSql, job: Job, { output, used }: Made = {}): Promise<number> {
+  async complete(transaction: Runner, job: Job, { output, used }: Made = {}): Promise<number> {
     const made = output === undefined ? null : JSON.stringify(output);
     const columns = ["outcome", "charged"];
     const [row] = await this.#call(
-      sql,
+      transaction,
       columns,
       "weir_complete",
       ...attempt(job),
@@ -198,10 +221,10 @@ export class Weir {
   }
 
   /** Records a failed attempt inside the transaction: retry, discarded, cancelled or fenced_out. */
-  async fail(sql: TransactionSql, job: Job, error: string, retryAt?: Date): Promise<string> {
+  async fail(runner: Runner, job: Job, error: string, retryAt?: Date): Promise<string> {
     const at = retryAt?.toISOString();
     const [row] = await this.#call(
-      sql,
+      runner,
       ["outcome"],
       "weir_fail",
       ...attempt(job),
@@ -213,12 +236,12 @@ export class Weir {
   }
 
   /**
-   * Records the progress of an attempt, from 0 to 1: done, cancelled or fenced_out. Call it outside the job's transaction, because
-   * others see it after a commit.
+   * Records the progress of an attempt, from 0 to 1: done, cancelled or fenced_out. Call it outside the job's
+   * transaction, because others see it after a commit.
    */
-  async progress(sql: Sql, job: Job, fraction: number, message?: string): Promise<string> {
+  async progress(runner: Runner, job: Job, fraction: number, message?: string): Promise<string> {
     const [row] = await this.#call(
-      sql,
+      runner,
       ["outcome"],
       "weir_progress",
       ...attempt(job),
@@ -230,12 +253,12 @@ export class Weir {
   }
 
   /**
-   * Reserves more for a running job. Returns false and changes nothing if that is over the quota. Throws `Stopped` if the
-   * job was cancelled.
+   * Reserves more for a running job. Returns false and changes nothing if that is over the quota. Throws `Stopped` if
+   * the job was cancelled.
    */
-  async extend(sql: TransactionSql, job: Job, more: number): Promise<boolean> {
+  async extend(transaction: Runner, job: Job, more: number): Promise<boolean> {
     const parameters: Parameter[] = [...attempt(job), [more, "bigint"], [job.createdAt, "timestamptz"]];
-    const [row] = await this.#call(sql, ["outcome"], "weir_extend", ...parameters);
+    const [row] = await this.#call(transaction, ["outcome"], "weir_extend", ...parameters);
     const [outcome] = current(job, row);
     if (outcome === "cancelled") throw new Stopped(`job ${job.id} was cancelled`);
     return outcome === "extended";
@@ -245,7 +268,7 @@ export class Weir {
    * Starts attempts at jobs. All but `headroom` of them may be over their user's slots. Then call `heartbeat` every two
    * seconds, or others get the jobs after ten.
    */
-  async claim(sql: Sql, queue: string, worker: string, most = 1, headroom = 1): Promise<Job[]> {
+  async claim(runner: Runner, queue: string, worker: string, most = 1, headroom = 1): Promise<Job[]> {
     const columns = ["job_id", "attempt", "kind", "args", "created_at", "holder", "key"];
     const parameters: Parameter[] = [
       [queue, "text"],
@@ -253,7 +276,7 @@ export class Weir {
       [most, "int"],
       [headroom, "int"],
     ];
-    const rows = await this.#call(sql, columns, "weir_claim", ...parameters);
+    const rows = await this.#call(runner, columns, "weir_claim", ...parameters);
     return rows.map(([id, attempt, kind, args, createdAt, holder, key]) => ({
       id: id ?? "",
       attempt: Number(attempt),
@@ -269,10 +292,10 @@ export class Weir {
    * Keeps the running jobs of this worker, and returns what has become of these attempts; without them, of all attempts
    * of its name. Jobs of its name that are not among them run again.
    */
-  async heartbeat(sql: Sql, worker: string, attempts?: Pick<Job, "id" | "attempt">[]): Promise<AttemptState[]> {
+  async heartbeat(runner: Runner, worker: string, attempts?: Pick<Job, "id" | "attempt">[]): Promise<AttemptState[]> {
     const known = attempts?.map(({ id, attempt }) => ({ job_id: id, attempt }));
     const rows = await this.#call(
-      sql,
+      runner,
       ["job_id", "attempt", "state"],
       "weir_heartbeat",
       [worker, "text"],
@@ -286,139 +309,375 @@ export class Weir {
   }
 
   /**
-   * Works jobs one at a time. The handler's writes over its transaction are committed with the job's completion, or
-   * rolled back with its failure. A lost connection is replaced. Its job fails and is retried.
+   * Works up to `concurrency` jobs at a time. The handler's writes over its transaction are committed with the job's
+   * completion, or rolled back with its failure. A lost connection is replaced. Its job fails and is retried.
+   *
+   * `database` is an instance of `postgres` or a `Pool` of `pg`. With `begin`, which starts a transaction of another
+   * library, the handler gets that transaction. Each running job uses a connection.
    *
    * `job.signal` is aborted when the attempt has to stop: the job was cancelled or taken over, the attempt takes longer
    * than the service's timeout, or this worker lost the database. Nothing interrupts a handler that ignores it.
    *
-   * SIGTERM and SIGINT end the work after the current job, unless `signal` is given. Another worker gets the jobs of a
+   * SIGTERM and SIGINT end the work after the running jobs, unless `signal` is given. Another worker gets the jobs of a
    * killed one within 15 seconds. A handler that blocks the event loop for 10 seconds loses its job to another worker.
    */
-  async work(sql: Sql, queues: string[], handle: Handler, options: WorkOptions = {}): Promise<void> {
-    const { riverSchema = "public", poll = 1000, headroom = 1 } = options;
-    const worker = `node.${hostname()
-      .replace(/[^A-Za-z0-9]/g, "-")
-      .slice(0, 40)}.${process.pid}.${randomUUID()}`;
-    const signals = options.signal === undefined ? stopBySignals() : undefined;
-    const signal = options.signal ?? signals?.signal;
-    let wake = () => {};
-    const wakeUp = () => wake();
+  work<Transaction extends Runner>(
+    database: Sql | PgPool,
+    queues: string[],
+    handle: Handler<Transaction>,
+    options: WorkOptions & { begin: Begin<Transaction> },
+  ): Promise<void>;
+  work<Client extends PgClient>(
+    pool: PgPool<Client>,
+    queues: string[],
+    handle: Handler<Client>,
+    options?: WorkOptions,
+  ): Promise<void>;
+  work(sql: Sql, queues: string[], handle: Handler, options?: WorkOptions): Promise<void>;
+  async work(
+    database: Sql | PgPool,
+    queues: string[],
+    handle: Handler<never>,
+    options: WorkOptions & { begin?: Begin<Runner> } = {},
+  ): Promise<void> {
+    const own: Database = "unsafe" in database ? await postgresDatabase(database) : pgDatabase(database);
+    const begin = options.begin ? beginOf(options.begin) : own.begin;
+    const loop = new Loop(this, { ...own, begin }, queues, handle as unknown as Handler<Runner>, options);
+    try {
+      await loop.run();
+    } finally {
+      own.end();
+    }
+  }
+}
+
+/** What a worker needs of a driver. */
+interface Database {
+  /** Runs a statement in a transaction by itself. */
+  run: Runner;
+  /** Fails with `RolledBack` if the work failed and the connection works. */
+  begin: Begin<Runner>;
+  /** Another connection, because handlers may use all of the others. Calls `wake` for each notification. */
+  open(channel: string, wake: () => void): Separate;
+  end(): void;
+}
+
+interface Separate {
+  run: Runner;
+  end(): Promise<void>;
+}
+
+/** The work of a transaction failed, for this cause. */
+class RolledBack extends Error {
+  constructor(cause: unknown) {
+    super("", { cause });
+  }
+}
+
+/** Claims jobs and works them. */
+class Loop {
+  readonly #weir: Weir;
+  readonly #database: Database;
+  readonly #queues: string[];
+  readonly #handle: Handler<Runner>;
+  readonly #options: WorkOptions;
+  readonly #worker = `node.${hostname()
+    .replace(/[^A-Za-z0-9]/g, "-")
+    .slice(0, 40)}.${process.pid}.${randomUUID()}`;
+  readonly #concurrency: number;
+  readonly #running = new Set<Promise<void>>();
+  /** Jobs whose connections were lost. They are failed once the database can be reached. */
+  readonly #lost: Job[] = [];
+  /** Errors that do not end by themselves. */
+  readonly #errors: unknown[] = [];
+  #wake = () => {};
+
+  constructor(weir: Weir, database: Database, queues: string[], handle: Handler<Runner>, options: WorkOptions) {
+    this.#weir = weir;
+    this.#database = database;
+    this.#queues = [...queues];
+    this.#handle = handle;
+    this.#options = options;
+    this.#concurrency = options.concurrency ?? 1;
+    if (!(this.#concurrency >= 1)) throw new RangeError("concurrency must be at least 1");
+  }
+
+  async run(): Promise<void> {
+    const { poll = 1000 } = this.#options;
+    const signals = this.#options.signal === undefined ? stopBySignals() : undefined;
+    const signal = this.#options.signal ?? signals?.signal;
+    const wakeUp = () => this.#wake();
     signal?.addEventListener("abort", wakeUp);
-    // Submissions and freed slots notify. Scheduled jobs are found by polling.
-    const listening = await sql.listen(`${riverSchema}.river_insert`, wakeUp);
-    const heart = this.#beat(sql, worker);
-    const lost: Job[] = [];
+    const heart = this.#beat(wakeUp);
     let pause: number = PAUSES[0];
     try {
-      while (!signal?.aborted) {
-        const notified = new Promise<void>((resolve) => {
-          wake = resolve;
+      while (!signal?.aborted && this.#errors.length === 0) {
+        // Submissions, freed slots and the ends of attempts wake it. Scheduled jobs are found by polling.
+        const woken = new Promise<void>((resolve) => {
+          this.#wake = resolve;
         });
         try {
-          const worked = await this.#turn(sql, queues, [worker, headroom], handle, lost, heart, signal);
+          const found = await this.#turn(heart, signal);
           pause = PAUSES[0];
-          if (!worked && !signal?.aborted) await firstOf(notified, poll);
+          if (!(found && this.#room > 0) && !signal?.aborted) await firstOf(woken, poll);
         } catch (error) {
           if (!passes(error)) throw error;
-          await firstOf(notified, pause);
+          await firstOf(woken, pause);
           pause = Math.min(2 * pause, PAUSES[1]);
         }
       }
     } finally {
+      await Promise.all(this.#running);
       signal?.removeEventListener("abort", wakeUp);
       signals?.end();
-      await Promise.all([heart.end(), listening.unlisten().catch(() => {})]);
+      await heart.end();
+    }
+    if (this.#errors.length > 0) throw this.#errors[0];
+  }
+
+  get #room(): number {
+    return Math.min(this.#concurrency - this.#running.size, 1000);
+  }
+
+  /** Starts as many jobs as handlers are idle. Returns whether there was any. */
+  async #turn(heart: Heart, signal: AbortSignal | undefined): Promise<boolean> {
+    for (let job = this.#lost[0]; job; job = this.#lost[0]) {
+      await this.#weir.fail(this.#database.run, job, "the worker lost its connection");
+      this.#lost.shift();
+    }
+    let found = false;
+    for (const queue of [...this.#queues]) {
+      // A claimed job holds its slot, so it must not wait for a handler.
+      const room = this.#room;
+      if (room <= 0 || signal?.aborted || !heart.beats()) break;
+      const { headroom = 1 } = this.#options;
+      const jobs = await this.#weir.claim(this.#database.run, queue, this.#worker, room, headroom);
+      for (const job of jobs) this.#start(job, heart);
+      if (jobs.length === 0) continue;
+      found = true;
+      // The other queues are next.
+      this.#queues.push(...this.#queues.splice(this.#queues.indexOf(queue), 1));
+    }
+    return found;
+  }
+
+  #start(job: Job, heart: Heart): void {
+    const attempt = heart
+      .during(job, () => this.#attempt(job))
+      .catch((error) => {
+        if (passes(error)) this.#lost.push(job);
+        else this.#errors.push(error);
+      })
+      .finally(() => {
+        this.#running.delete(attempt);
+        this.#wake();
+      });
+    this.#running.add(attempt);
+  }
+
+  async #attempt(job: Job): Promise<void> {
+    try {
+      await this.#database.begin(async (transaction) => {
+        await this.#weir.complete(transaction, job, await this.#handle(transaction, job));
+      });
+    } catch (failure) {
+      const error = failure instanceof RolledBack ? failure.cause : failure;
+      if (error instanceof FencedOut) return;
+      if (error === failure && passes(error)) throw error;
+      const message = error instanceof Error ? error.message : String(error);
+      await this.#weir.fail(this.#database.run, job, message);
     }
   }
 
-  /** Works one job of each queue that has one. Returns whether there was any. */
-  async #turn(
-    sql: Sql,
-    queues: string[],
-    [worker, headroom]: [string, number],
-    handle: Handler,
-    lost: Job[],
-    heart: Heart,
-    signal: AbortSignal | undefined,
-  ): Promise<boolean> {
-    for (let job = lost.at(-1); job; job = lost.at(-1)) {
-      const failed = job;
-      await sql.begin((transaction) => this.fail(transaction, failed, "the worker lost its connection"));
-      lost.pop();
-    }
-    let worked = false;
-    for (const queue of queues) {
-      if (signal?.aborted || !heart.beats()) break;
-      // One job at a time: a claimed job that waits holds a slot.
-      for (const job of await this.claim(sql, queue, worker, 1, headroom)) {
-        lost.push(job);
-        await heart.during(job, () => this.#attempt(sql, job, handle));
-        lost.pop();
-        worked = true;
+  #beat(wake: () => void): Heart {
+    const open = () => this.#database.open(`${this.#options.riverSchema ?? "public"}.river_insert`, wake);
+    let own = open();
+    const beat = async (attempts: Job[]): Promise<AttemptState[]> => {
+      let states: AttemptState[] | undefined;
+      const beaten = this.#weir.heartbeat(own.run, this.#worker, attempts).then((answer) => {
+        states = answer;
+      });
+      try {
+        await firstOf(beaten, HANGING);
+        if (states) return states;
+        throw new Error("the database does not answer");
+      } catch (error) {
+        beaten.catch(() => {});
+        // A connection over a dead network would hang for minutes.
+        void own.end().catch(() => {});
+        own = open();
+        throw error;
       }
-    }
-    return worked;
+    };
+    return new Heart(beat, () => own.end());
   }
+}
 
-  async #attempt(sql: Sql, job: Job, handle: Handler): Promise<void> {
+/** The transactions of another library. */
+function beginOf(begin: Begin<Runner>): Begin<Runner> {
+  return async (work) => {
+    let failure: RolledBack | undefined;
+    try {
+      await begin(async (transaction) => {
+        try {
+          await work(transaction);
+        } catch (error) {
+          failure = new RolledBack(error);
+          throw error;
+        }
+      });
+    } catch (error) {
+      throw failure ?? error;
+    }
+  };
+}
+
+async function postgresDatabase(sql: Sql): Promise<Database> {
+  // Only programs that use the package have it.
+  const { default: postgres } = await import("postgres");
+  const begin: Begin<TransactionSql> = async (work) => {
     let closed = false;
-    let rollsBack = false;
     const never = new Promise<void>(() => {});
     const attempted = sql.begin(async (transaction) => {
       try {
-        return await this.complete(transaction, job, await handle(transaction, job));
+        await work(transaction);
       } catch (error) {
         // begin() rejects once the connection is closed. A rollback that it sends after that ends the process
         // (https://github.com/porsager/postgres/issues/1208). A handler's other connections have such errors as well.
         if (closesConnection(error)) await firstOf(never, CLOSING);
         if (closed) await never;
-        rollsBack = true;
-        throw error;
+        throw new RolledBack(error);
       }
     });
     attempted.catch(() => {
       closed = true;
     });
-    try {
-      await attempted;
-    } catch (error) {
-      if (error instanceof FencedOut) return;
-      if (!rollsBack && passes(error)) throw error;
-      const message = error instanceof Error ? error.message : String(error);
-      await sql.begin((transaction) => this.fail(transaction, job, message));
-    }
-  }
+    await attempted;
+  };
+  return {
+    run: sql,
+    begin,
+    open(channel, wake) {
+      const options = { ...(sql.options as object), max: 1, idle_timeout: 0, connect_timeout: 5, onnotice: () => {} };
+      const own = postgres(options as PostgresOptions<Record<string, never>>);
+      void own.listen(channel, wake, wake).catch(() => {});
+      return { run: own, end: () => own.end({ timeout: 1 }) };
+    },
+    end() {},
+  };
+}
 
-  /** Sends heartbeats over a separate connection, because handlers may use all connections of `sql`. */
-  #beat(sql: Sql, worker: string): Heart {
-    const connect = (): Sql =>
-      postgres({
-        ...(sql.options as object),
-        max: 1,
-        idle_timeout: 0,
-        connect_timeout: 5,
-        onnotice: () => {},
-      } as postgres.Options<Record<string, never>>);
-    let own = connect();
-    const beat = async (attempts: Job[]): Promise<AttemptState[]> => {
-      const beaten = this.heartbeat(own, worker, attempts);
-      beaten.catch(() => {});
-      let states: AttemptState[] | undefined;
-      await firstOf(
-        beaten.then((answer) => {
-          states = answer;
-        }),
-        HANGING,
-      );
-      if (states) return states;
-      // A connection over a dead network would hang for minutes.
-      void own.end({ timeout: 0 }).catch(() => {});
-      own = connect();
-      throw new Error("the database does not answer");
+/** The members of a pool that create a client. */
+interface PgClients {
+  Client: new (
+    options: object,
+  ) => Pick<PgClient, "query"> & {
+    connect(): Promise<unknown>;
+    end(): Promise<void>;
+    on(event: "error" | "notification", listener: () => void): unknown;
+  };
+  options: object;
+}
+
+function pgDatabase(pool: PgPool): Database {
+  // Without a listener, the error of an idle connection ends the process.
+  const ignore = () => {};
+  pool.on("error", ignore);
+  const begin: Begin<PgClient> = async (work) => {
+    const client = await pool.connect();
+    let lost: Error | undefined;
+    const lose = (error: Error) => {
+      lost = error;
     };
-    return new Heart(beat, () => own.end({ timeout: 1 }));
+    client.on("error", lose);
+    try {
+      await client.query("BEGIN");
+      try {
+        await work(client);
+      } catch (error) {
+        try {
+          await client.query("ROLLBACK");
+        } catch (failure) {
+          lost ??= failure as Error;
+          throw new Lost("the connection is lost", { cause: error });
+        }
+        throw new RolledBack(error);
+      }
+      await client.query("COMMIT");
+    } finally {
+      client.off("error", lose);
+      client.release(lost);
+    }
+  };
+  return {
+    run: pool,
+    begin,
+    open(channel, wake) {
+      const { Client, options } = pool as unknown as PgClients;
+      const own = new Client({ ...options, connectionTimeoutMillis: 5000 });
+      own.on("error", ignore);
+      own.on("notification", wake);
+      const ready = own.connect().then(async () => {
+        await own.query(`LISTEN "${channel.replaceAll('"', '""')}"`);
+        wake();
+      });
+      ready.catch(() => {});
+      return {
+        run: async (text: string, values: (string | null)[]) => {
+          await ready;
+          return own.query(text, values);
+        },
+        // Over a dead network, it would wait for minutes.
+        end: () => firstOf(own.end(), CLOSING),
+      };
+    },
+    end: () => pool.off("error", ignore),
+  };
+}
+
+/** The connection of a transaction was lost. */
+class Lost extends Error {
+  readonly code = "CONNECTION_CLOSED";
+}
+
+/** The rows of `SELECT columns`, by the interface of each library. */
+async function rowsOf(
+  runner: Runner,
+  columns: string[],
+  from: string,
+  values: (string | null)[],
+): Promise<(string | null)[][]> {
+  const texts = columns.map((column) => `${column}::text`).join(", ");
+  if ("unsafe" in runner) {
+    // Raw, so that the options `transform` and `types` have no effect.
+    const rows = (await runner.unsafe(`SELECT ${texts} ${from}`, values).raw()) as unknown as (Uint8Array | null)[][];
+    return rows.map((row) => row.map((value) => (value === null ? null : new TextDecoder().decode(value))));
   }
+  // One column, so that its name does not matter.
+  const answer = await queryOf(runner)(`SELECT json_build_array(${texts})::text AS weir ${from}`, values);
+  const rows = Array.isArray(answer) ? answer : (answer as { rows: object[] }).rows;
+  return rows.map((row: object) => {
+    const [value] = Object.values(row);
+    // A plugin may have parsed JSON.
+    const cells: unknown[] = typeof value === "string" ? JSON.parse(value) : value;
+    return cells.map((cell) => (cell === null || typeof cell === "string" ? cell : JSON.stringify(cell)));
+  });
+}
+
+function queryOf(runner: Exclude<Runner, Sql | TransactionSql>): Query {
+  if (typeof runner === "function") return runner;
+  if ("$queryRawUnsafe" in runner) return (text, values) => runner.$queryRawUnsafe(text, ...values);
+  if ("executeQuery" in runner)
+    return (text, parameters) => {
+      const query = { kind: "RawNode", sqlFragments: [text], parameters: [] };
+      return runner.executeQuery({ sql: text, parameters, query, queryId: { queryId: randomUUID() } } as never);
+    };
+  // Drizzle has a member `query` that is no function.
+  if ("query" in runner && typeof runner.query === "function") return (text, values) => runner.query(text, values);
+  return (sql, params) => {
+    const built = { getSQL: () => ({ toQuery: () => ({ sql, params }) }) };
+    return (runner as { execute(query: unknown): PromiseLike<unknown> }).execute(built);
+  };
 }
 
 /**
@@ -523,6 +782,9 @@ function storable(text: string): string {
 function closesConnection(error: unknown): boolean {
   const { code = "", severity } = (error ?? {}) as { code?: unknown; severity?: string };
   if (severity !== undefined) return ["FATAL", "PANIC"].includes(severity);
+  // Some errors of `pg` have no code.
+  if (error instanceof Error && /^(Connection terminated|Client has encountered a connection)/.test(error.message))
+    return true;
   return /^(CONNECTION_|CONNECT_TIMEOUT|ECONN|EPIPE|ENOTFOUND|EAI_|ETIMEDOUT|EHOSTUNREACH)/.test(String(code));
 }
 

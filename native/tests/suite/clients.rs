@@ -230,7 +230,7 @@ async fn claims_what_it_works_in_language(program: &[PathBuf]) {
     weir.end().await;
 }
 
-/// A worker without headroom works jobs over their user's slots.
+/// A worker without headroom, or with several handlers, works jobs over their user's slots.
 async fn works_parked_jobs_in_language(program: &[PathBuf]) {
     let weir = Weir::new().await;
     let client = weir.client().await;
@@ -254,6 +254,15 @@ async fn a_python_worker_without_headroom_works_parked_jobs() {
 async fn a_typescript_worker_without_headroom_works_parked_jobs() {
     let Some(node) = programs::node() else { return };
     let program = COUNTING_TYPESCRIPT.replace("poll: 200", "poll: 200, headroom: 0");
+    let program = ["--input-type=module", "--eval", &program].map(PathBuf::from);
+    works_parked_jobs_in_language(&[&[node], &program[..]].concat()).await;
+}
+
+/// One of two handlers works the parked jobs, one after the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_concurrent_typescript_worker_keeps_one_handler_for_jobs_with_a_slot() {
+    let Some(node) = programs::node() else { return };
+    let program = COUNTING_TYPESCRIPT.replace("poll: 200", "poll: 200, concurrency: 2");
     let program = ["--input-type=module", "--eval", &program].map(PathBuf::from);
     works_parked_jobs_in_language(&[&[node], &program[..]].concat()).await;
 }

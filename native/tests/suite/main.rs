@@ -90,6 +90,7 @@ mod timelines;
 mod tls;
 mod traces;
 mod uninstall;
+mod typescript_drivers;
 mod usage_archive;
 mod webhook_crash;
 mod webhook_events;
