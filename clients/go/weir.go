@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
@@ -32,6 +33,12 @@ var (
 	// ErrSilent means that no heartbeat succeeded for eight seconds. Others soon get the job.
 	ErrSilent = errors.New("weir: the database does not answer")
 )
+
+// ErrWrongVersion means that the database or this client has to be upgraded. The message names which.
+var ErrWrongVersion = errors.New("weir: wrong version")
+
+// upgrade is the number of the oldest upgrade of Weir's schema with all that this client uses.
+const upgrade = 11
 
 // Client calls Weir's functions. The zero value finds them by the search_path.
 type Client struct {
@@ -239,15 +246,39 @@ func Work[T river.JobArgs](ctx context.Context, c Client, pool *pgxpool.Pool, jo
 	return recordable{failure}
 }
 
+// requireFit returns ErrWrongVersion if the database or this client is too old for the other.
+func (c Client) requireFit(ctx context.Context, pool *pgxpool.Pool) error {
+	var found, oldestClient int
+	err := pool.QueryRow(ctx, "SELECT upgrade, oldest_client FROM "+c.function("weir_version")+"()").Scan(&found, &oldestClient)
+	var failure *pgconn.PgError
+	switch {
+	case errors.As(err, &failure) && failure.Code == "42883":
+		return fmt.Errorf("%w: upgrade the database with `weir migrate`, or name Weir's schema: "+
+			"there is no function weir_version", ErrWrongVersion)
+	case err != nil:
+		return err
+	case found < upgrade:
+		return fmt.Errorf("%w: upgrade the database with `weir migrate`: it has upgrade %d of Weir's schema, "+
+			"and this client needs %d", ErrWrongVersion, found, upgrade)
+	case oldestClient > upgrade:
+		return fmt.Errorf("%w: upgrade this client: it is made for upgrade %d of Weir's schema, "+
+			"and the database serves clients from %d on", ErrWrongVersion, upgrade, oldestClient)
+	}
+	return nil
+}
+
 // KeepAlive registers a River client, and sends a heartbeat every two seconds until ctx ends. Call it before the client
 // starts, and end ctx after the client has stopped. It returns after the first heartbeat; the others run in the background,
-// over a connection of their own.
+// over a connection of their own. Returns ErrWrongVersion if the database or this client has to be upgraded first.
 //
 // Without it, the jobs of a killed process run again after an hour. With it, they run again within 15 seconds, and a
 // process that cannot reach the database for 10 seconds loses its jobs. Attempts in Work end when they are cancelled,
 // overdue or taken over, and when no heartbeat succeeds for eight seconds. The client's id has letters, digits, '.', '_'
 // and '-' only, as River's own ids have.
 func (c Client) KeepAlive(ctx context.Context, pool *pgxpool.Pool, clientID string) error {
+	if err := c.requireFit(ctx, pool); err != nil {
+		return err
+	}
 	heart := &heart{
 		sql:    "SELECT job_id, attempt, state FROM " + c.function("weir_heartbeat") + "($1)",
 		config: pool.Config().ConnConfig,

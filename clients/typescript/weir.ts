@@ -16,6 +16,9 @@ export class FencedOut extends Error {}
 /** The attempt has to stop: its job was cancelled or overdue, or the worker lost the database. */
 export class Stopped extends Error {}
 
+/** The database or this client has to be upgraded. The message names which. */
+export class WrongVersion extends Error {}
+
 /** The quota of a billing period. A null limit is unlimited. */
 export interface Quota {
   used: number;
@@ -144,6 +147,9 @@ export type Handler<Transaction = TransactionSql> = (transaction: Transaction, j
 
 /** Starts a transaction, commits what `work` did in it, and rolls back if `work` fails. */
 export type Begin<Transaction> = (work: (transaction: Transaction) => Promise<void>) => Promise<unknown>;
+
+/** The number of the oldest upgrade of Weir's schema with all that this client uses. */
+const UPGRADE = 11;
 
 /** Milliseconds between two heartbeats. A worker that is silent for 10 s loses its jobs. */
 const BEAT = 2000;
@@ -344,10 +350,35 @@ export class Weir {
     const begin = options.begin ? beginOf(options.begin) : own.begin;
     const loop = new Loop(this, { ...own, begin }, queues, handle as unknown as Handler<Runner>, options);
     try {
+      await this.#requireFit(own.run);
       await loop.run();
     } finally {
       own.end();
     }
+  }
+
+  /** Throws `WrongVersion` if the database or this client is too old for the other. */
+  async #requireFit(runner: Runner): Promise<void> {
+    const [row] = await this.#call(runner, ["upgrade", "oldest_client"], "weir_version").catch((error) => {
+      const { code } = (error ?? {}) as { code?: unknown };
+      if (code !== "42883") throw error;
+      return [];
+    });
+    if (!row)
+      throw new WrongVersion(
+        "upgrade the database with `weir migrate`, or name Weir's schema: there is no function weir_version",
+      );
+    const [upgrade, oldestClient] = row.map(Number) as [number, number];
+    if (upgrade < UPGRADE)
+      throw new WrongVersion(
+        `upgrade the database with \`weir migrate\`: it has upgrade ${upgrade} of Weir's schema, and this client needs ` +
+          `${UPGRADE}`,
+      );
+    if (oldestClient > UPGRADE)
+      throw new WrongVersion(
+        `upgrade this client: it is made for upgrade ${UPGRADE} of Weir's schema, and the database serves clients from ` +
+          `${oldestClient} on`,
+      );
   }
 }
 

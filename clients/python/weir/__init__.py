@@ -36,6 +36,9 @@ _BEAT = 2.0
 #: Seconds without a successful heartbeat after which this worker stops its handlers, before others get its jobs.
 _SILENT = 8.0
 
+#: The number of the oldest upgrade of Weir's schema with all that this client uses.
+_UPGRADE = 11
+
 #: Seconds between two checks whether the work has to end.
 _TICK = 0.25
 
@@ -47,6 +50,10 @@ _log = logging.getLogger("weir")
 
 class FencedOut(Exception):
     """Another worker has the job. This attempt's writes are rolled back."""
+
+
+class WrongVersion(Exception):
+    """The database or this client has to be upgraded. The message names which."""
 
 
 class Stopped(Exception):
@@ -340,6 +347,12 @@ class Weir(_Calls):
         signals are not called. This needs the main thread. By default, signals are left to the program. Another worker
         gets the jobs of a killed one within 15 seconds.
         """
+        with psycopg.connect(url, autocommit=True) as connection:
+            try:
+                rows = self._rows(connection, "weir_version")
+            except psycopg.errors.UndefinedFunction:
+                rows = []
+            _require_fit(rows)
         wake, worker = threading.Event(), _worker()
         with _ending(stop, until, stop_on_signals) as ends, self._heart(url, worker, river_schema, wake.set) as heart:
             loop = _Loop(url, queues, concurrency, poll, headroom, ends, worker, heart)
@@ -439,6 +452,12 @@ class AsyncWeir(_Calls):
     ) -> None:
         """See `Weir.work`. Each job has a task, which is cancelled when the attempt has to stop. If the task of this
         call is cancelled, so are those of its jobs, and other workers get the jobs."""
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+            try:
+                rows = await self._rows(connection, "weir_version")
+            except psycopg.errors.UndefinedFunction:
+                rows = []
+            _require_fit(rows)
         wake, worker = asyncio.Event(), _worker()
         running = asyncio.get_running_loop()
 
@@ -794,6 +813,25 @@ def _made(made: Any) -> tuple[Any, int | None]:
     return made if isinstance(made, tuple) else (made, None)
 
 
+def _require_fit(rows: list[TupleRow]) -> None:
+    """Raises `WrongVersion` if the database or this client is too old for the other."""
+    if not rows:
+        raise WrongVersion(
+            "upgrade the database with `weir migrate`, or name Weir's schema: there is no function weir_version"
+        )
+    upgrade, oldest_client = rows[0]
+    if upgrade < _UPGRADE:
+        raise WrongVersion(
+            f"upgrade the database with `weir migrate`: it has upgrade {upgrade} of Weir's schema, and this client "
+            f"needs {_UPGRADE}"
+        )
+    if oldest_client > _UPGRADE:
+        raise WrongVersion(
+            f"upgrade this client: it is made for upgrade {_UPGRADE} of Weir's schema, and the database serves clients "
+            f"from {oldest_client} on"
+        )
+
+
 def _listen(river_schema: str) -> sql.Composed:
     return sql.SQL("LISTEN {}").format(sql.Identifier(f"{river_schema}.river_insert"))
 
@@ -858,4 +896,15 @@ def _storable(text: str) -> str:
     return text.replace("\0", "").encode(errors="replace").decode()
 
 
-__all__ = ["AsyncSubmits", "AsyncWeir", "FencedOut", "Job", "Stop", "Stopped", "Submits", "Submitted", "Weir"]
+__all__ = [
+    "AsyncSubmits",
+    "AsyncWeir",
+    "FencedOut",
+    "Job",
+    "Stop",
+    "Stopped",
+    "Submits",
+    "Submitted",
+    "Weir",
+    "WrongVersion",
+]

@@ -21,6 +21,7 @@ mod burst;
 mod catalogue;
 mod claims;
 mod client_packages;
+mod client_versions;
 mod clients;
 mod commands;
 mod connecting;

@@ -191,8 +191,8 @@ async fn the_page_of_the_functions_is_current() {
     let client = weir.client().await;
     let mut body = "The functions run with the rights of the schema's owner, under any `search_path`. [Use Weir from any \
                     language](../how-to/any-language.md) shows how to call them. All but `weir_quota`, `weir_claim`, \
-                    `weir_heartbeat`, `weir_progress` and `weir_holder` require READ COMMITTED, and their writes take \
-                    effect when the caller commits.\n\n\
+                    `weir_heartbeat`, `weir_progress`, `weir_holder` and `weir_version` require READ COMMITTED, and their \
+                    writes take effect when the caller commits.\n\n\
                     Amounts are in the service's unit. A quota is `{\"used\", \"reserved\", \"limit\", \"ceiling\", \
                     \"overage\", \"remaining\", \"reset_at\"}` of the billing period, as in the API.\n\n\
                     Numbers in arguments and outputs keep their digits, as `jsonb` keeps them: 12345678901234567890123 and \
@@ -213,6 +213,7 @@ async fn the_page_of_the_functions_is_current() {
         "weir_progress",
         "weir_extend",
         "weir_holder",
+        "weir_version",
     ] {
         let signature = "SELECT pg_get_function_arguments(oid), pg_get_function_result(oid) FROM pg_proc WHERE oid = to_regproc($1)";
         let row = client.query_one(signature, &[&name]).await.unwrap();

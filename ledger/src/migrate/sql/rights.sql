@@ -10,6 +10,7 @@ WITH allowed (name, role) AS (
     VALUES ('weir_submit', 'weir_submitter'), ('weir_submit_many', 'weir_submitter'), ('weir_quota', 'weir_submitter'),
            ('weir_charge', 'weir_submitter'), ('weir_retry', 'weir_submitter'),
            ('weir_holder', 'weir_submitter'), ('weir_holder', 'weir_worker'),
+           ('weir_version', 'weir_submitter'), ('weir_version', 'weir_worker'),
            ('weir_claim', 'weir_worker'), ('weir_complete', 'weir_worker'), ('weir_fail', 'weir_worker'),
            ('weir_settle_many', 'weir_worker'),
            ('weir_progress', 'weir_worker'), ('weir_extend', 'weir_worker'), ('weir_admit', 'weir_worker'),
