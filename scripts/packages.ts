@@ -51,9 +51,10 @@ async function typescript(output: string): Promise<void> {
     await run(join(nodeBin, "tsc"), ["--project", source, "--outDir", esm], { pulse });
     await mkdir(cjs);
     await writeFile(join(cjs, "package.json"), '{ "type": "commonjs" }\n');
-    const format = ["--format=cjs", "--target=node18", `--outfile=${join(cjs, "weir.js")}`, "--log-level=warning"];
-    await run(join(nodeBin, "esbuild"), [join(esm, "weir.js"), ...format], { pulse });
-    await cp(join(esm, "weir.d.ts"), join(cjs, "weir.d.ts"));
+    const format = ["--format=cjs", "--target=node18", `--outdir=${cjs}`, "--log-level=warning"];
+    const modules = ["weir", "testing"];
+    await run(join(nodeBin, "esbuild"), [...modules.map((name) => join(esm, `${name}.js`)), ...format], { pulse });
+    for (const name of modules) await cp(join(esm, `${name}.d.ts`), join(cjs, `${name}.d.ts`));
     await pack(folder, output, pulse);
   });
 }

@@ -168,17 +168,18 @@ const PAUSES = [100, 5000] as const;
 
 /** Calls Weir's functions, in its schema or where search_path leads. */
 export class Weir {
-  readonly #prefix: string;
+  /** What is in front of the names of functions in SQL: the schema and a dot, or nothing. */
+  readonly prefix: string;
 
   constructor(schema?: string) {
-    this.#prefix = schema === undefined ? "" : `"${schema.replaceAll('"', '""')}".`;
+    this.prefix = schema === undefined ? "" : `"${schema.replaceAll('"', '""')}".`;
   }
 
   /** The rows of a function. Parameters and columns travel as text, so that no driver converts them. */
   #call(runner: Runner, columns: string[], name: string, ...parameters: Parameter[]): Promise<(string | null)[][]> {
     const places = parameters.map(([, type], at) => `$${at + 1}::text::${type}`);
     const values = parameters.map(([value]) => (value === null || value === undefined ? null : String(value)));
-    return rowsOf(runner, columns, `FROM ${this.#prefix}${name}(${places.join(", ")})`, values);
+    return rowsOf(runner, columns, `FROM ${this.prefix}${name}(${places.join(", ")})`, values);
   }
 
   /** Submits a job inside the transaction. The user's row stays locked until it ends, so commit soon. */
@@ -695,7 +696,9 @@ async function rowsOf(
   });
 }
 
-function queryOf(runner: Exclude<Runner, Sql | TransactionSql>): Query {
+/** Runs statements with any of these. */
+export function queryOf(runner: Runner): Query {
+  if ("unsafe" in runner) return (text, values) => runner.unsafe(text, values);
   if (typeof runner === "function") return runner;
   if ("$queryRawUnsafe" in runner) return (text, values) => runner.$queryRawUnsafe(text, ...values);
   if ("executeQuery" in runner)

@@ -234,10 +234,10 @@ async fn the_typescript_package_works_in_an_empty_project_and_reconnects() {
     std::fs::rename(modules.join("package"), modules.join("weir-client")).unwrap();
     std::fs::write(folder.join("package.json"), r#"{ "type": "module" }"#).unwrap();
     std::fs::write(folder.join("program.ts"), TYPESCRIPT).unwrap();
-    let old =
-        "const { Weir, FencedOut } = require('weir-client'); console.log(typeof Weir, typeof FencedOut);";
+    let old = "const { Weir } = require('weir-client'); const { runQueued } = require('weir-client/testing'); console.log(typeof Weir, typeof runQueued);";
     std::fs::write(folder.join("old.cjs"), old).unwrap();
-    let types = "import weir = require('weir-client'); export const one: weir.Quota | null = null; new weir.Weir('x');";
+    let types = "import weir = require('weir-client'); export const one: weir.Quota | null = null; new weir.Weir('x'); \
+                 import testing = require('weir-client/testing'); export const two: testing.Ran[] = [];";
     std::fs::write(folder.join("old_types.cts"), types).unwrap();
     let tsc = repository.join("node_modules/typescript/bin/tsc");
     let check = [

@@ -87,6 +87,7 @@ mod status;
 mod strange_json;
 mod stranger;
 mod take_over;
+mod test_helpers;
 mod timelines;
 mod tls;
 mod traces;
