@@ -347,16 +347,17 @@ class Weir(_Calls):
         signals are not called. This needs the main thread. By default, signals are left to the program. Another worker
         gets the jobs of a killed one within 15 seconds.
         """
-        with psycopg.connect(url, autocommit=True) as connection:
-            try:
-                rows = self._rows(connection, "weir_version")
-            except psycopg.errors.UndefinedFunction:
-                rows = []
-            _require_fit(rows)
         wake, worker = threading.Event(), _worker()
-        with _ending(stop, until, stop_on_signals) as ends, self._heart(url, worker, river_schema, wake.set) as heart:
-            loop = _Loop(url, queues, concurrency, poll, headroom, ends, worker, heart)
-            _Threads(self, handle, loop, wake).work()
+        with _ending(stop, until, stop_on_signals) as ends:
+            with psycopg.connect(url, autocommit=True) as connection:
+                try:
+                    rows = self._rows(connection, "weir_version")
+                except psycopg.errors.UndefinedFunction:
+                    rows = []
+            _require_fit(rows)
+            with self._heart(url, worker, river_schema, wake.set) as heart:
+                loop = _Loop(url, queues, concurrency, poll, headroom, ends, worker, heart)
+                _Threads(self, handle, loop, wake).work()
 
     def _attempt(self, connection: Connection, job: Job, handle: Handler) -> None:
         try:
@@ -452,21 +453,23 @@ class AsyncWeir(_Calls):
     ) -> None:
         """See `Weir.work`. Each job has a task, which is cancelled when the attempt has to stop. If the task of this
         call is cancelled, so are those of its jobs, and other workers get the jobs."""
-        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-            try:
-                rows = await self._rows(connection, "weir_version")
-            except psycopg.errors.UndefinedFunction:
-                rows = []
-            _require_fit(rows)
         wake, worker = asyncio.Event(), _worker()
         running = asyncio.get_running_loop()
 
         def wake_up() -> None:
             _soon(running, wake.set)
 
-        with _ending(stop, until, stop_on_signals) as ends, self._heart(url, worker, river_schema, wake_up) as heart:
-            loop = _Loop(url, queues, concurrency, poll, headroom, ends, worker, heart)
-            await _Tasks(self, handle, loop, wake).work()
+        # Before anything is awaited, so that a signal reaches all workers that a program starts together.
+        with _ending(stop, until, stop_on_signals) as ends:
+            async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+                try:
+                    rows = await self._rows(connection, "weir_version")
+                except psycopg.errors.UndefinedFunction:
+                    rows = []
+            _require_fit(rows)
+            with self._heart(url, worker, river_schema, wake_up) as heart:
+                loop = _Loop(url, queues, concurrency, poll, headroom, ends, worker, heart)
+                await _Tasks(self, handle, loop, wake).work()
 
     async def _attempt(self, connection: AsyncConnection, job: Job, handler: "_Stoppable") -> None:
         try:
@@ -852,28 +855,28 @@ class _Signals:
     """SIGTERM and SIGINT, for all workers of the process that end by them."""
 
     def __init__(self) -> None:
-        self._workers: list[list[bool]] = []
+        self._workers = 0
+        self._arrived: list[bool] = []
         self._before: dict[signal.Signals, Any] = {}
 
     @contextmanager
     def arrived(self) -> Iterator[list[bool]]:
-        """A list that is not empty once a signal has arrived. An event's lock could be held by the interrupted code."""
-        mine: list[bool] = []
-        if not self._workers:
+        """A list that is not empty once a signal has arrived, even before this call, as long as other workers have not
+        ended. It is no event, because the interrupted code may hold the lock of an event."""
+        if self._workers == 0:
+            self._arrived = []
             self._before = {number: signal.signal(number, self._arrive) for number in (signal.SIGTERM, signal.SIGINT)}
-        self._workers.append(mine)
+        self._workers += 1
         try:
-            yield mine
+            yield self._arrived
         finally:
-            # By identity: equal lists of other workers stay.
-            self._workers = [other for other in self._workers if other is not mine]
-            if not self._workers:
+            self._workers -= 1
+            if self._workers == 0:
                 for number, handler in self._before.items():
                     signal.signal(number, handler or signal.SIG_DFL)
 
     def _arrive(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.append(True)
+        self._arrived.append(True)
 
 
 _signals = _Signals()

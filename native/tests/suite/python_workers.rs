@@ -29,10 +29,20 @@ async fn submit(weir: &Weir, plan: &str, jobs: i32) -> uuid::Uuid {
     user
 }
 
-/// Sends SIGTERM once, and returns whether the process ended without an error.
+/// A process that is killed if it has not ended.
+struct Killed<'a>(&'a mut Child);
+
+impl Drop for Killed<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+    }
+}
+
+/// Sends SIGTERM once, and returns whether the process ended without an error. Kills it if the test fails.
 async fn ends_by_one_sigterm(weir: &Weir, child: &mut Child) -> bool {
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM).unwrap();
-    let ended = weir.until("the process to end", async || child.try_wait().unwrap());
+    let child = Killed(child);
+    let ended = weir.until("the process to end", async || child.0.try_wait().unwrap());
     ended.await.success()
 }
 
@@ -192,18 +202,24 @@ async fn a_lost_connection_in_python_fails_only_its_job() {
     }
 }
 
+/// Three workers, and one that starts when the job ends, after or before the signal.
 const THREE: &str = r#"
 import asyncio, os, sys
 sys.path.insert(0, sys.argv[1] + "/python")
 from weir import AsyncWeir
 
+late = []
+
+def work():
+    return AsyncWeir().work(os.environ["DATABASE_URL"], ["analysis_default"], handle, stop_on_signals=True)
+
 async def handle(connection, job):
     await asyncio.sleep(1)
+    late.append(asyncio.create_task(work()))
 
 async def main():
-    url = os.environ["DATABASE_URL"]
-    workers = [AsyncWeir().work(url, ["analysis_default"], handle, stop_on_signals=True) for _ in range(3)]
-    await asyncio.gather(*workers)
+    await asyncio.gather(work(), work(), work())
+    await asyncio.gather(*late)
 
 asyncio.run(main())
 "#;
