@@ -82,6 +82,9 @@ type Job struct {
 	IdempotencyKey string
 	// RunAt is when the job runs. Zero: now.
 	RunAt time.Time
+	// ExpiresIn is the time from now, or from RunAt, after which a job that still waits is cancelled: whole seconds. Zero:
+	// the service's.
+	ExpiresIn time.Duration
 	// Priority is 1 (first) to 4. Zero: 1.
 	Priority int
 	// Tags are River's tags of the job.
@@ -121,6 +124,9 @@ func (c Client) SubmitTx(ctx context.Context, tx pgx.Tx, job Job) (Submitted, er
 	}
 	if !job.RunAt.IsZero() {
 		options["run_at"] = job.RunAt.Format(time.RFC3339Nano)
+	}
+	if job.ExpiresIn != 0 {
+		options["expires_in"] = int64(job.ExpiresIn / time.Second)
 	}
 	if job.Priority != 0 {
 		options["priority"] = job.Priority

@@ -85,6 +85,8 @@ export interface Options {
   idempotencyKey?: string;
   /** Default: now. */
   runAt?: Date;
+  /** The seconds from now, or from `runAt`, after which a job that still waits is cancelled. Default: the service's. */
+  expiresIn?: number;
   /** 1 (first) to 4. */
   priority?: 1 | 2 | 3 | 4;
   /** River's tags of the job. */
@@ -193,6 +195,7 @@ export class Weir {
     const chosen = {
       idempotency_key: options.idempotencyKey,
       run_at: options.runAt?.toISOString(),
+      expires_in: options.expiresIn,
       priority: options.priority,
       tags: options.tags,
       metadata: options.metadata,

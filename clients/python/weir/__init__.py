@@ -276,11 +276,14 @@ class Weir(_Calls):
         priority: int | None = None,
         tags: Sequence[str] | None = None,
         metadata: dict[str, Any] | None = None,
+        expires_in: int | None = None,
     ) -> Submitted:
         """Submits a job inside the connection's transaction. The user's row stays locked until it ends: commit soon.
 
+        A job that still waits after `expires_in` seconds is cancelled.
+
         Also takes a `Connection` or `Session` of SQLAlchemy 2, Django's `connection`, and a connection of psycopg2."""
-        values = (subject, service, Jsonb(args), amount, _options(key, run_at, priority, tags, metadata))
+        values = (subject, service, Jsonb(args), amount, _options(key, run_at, priority, tags, metadata, expires_in))
         if isinstance(connection, psycopg.Connection):
             return Submitted(*self._rows(connection, "weir_submit", *values)[0])
         if hasattr(connection, "cursor"):
@@ -394,10 +397,11 @@ class AsyncWeir(_Calls):
         priority: int | None = None,
         tags: Sequence[str] | None = None,
         metadata: dict[str, Any] | None = None,
+        expires_in: int | None = None,
     ) -> Submitted:
         """See `Weir.submit`. Also takes an `AsyncConnection` or `AsyncSession` of SQLAlchemy 2, and a connection of
         asyncpg."""
-        values = (subject, service, Jsonb(args), amount, _options(key, run_at, priority, tags, metadata))
+        values = (subject, service, Jsonb(args), amount, _options(key, run_at, priority, tags, metadata, expires_in))
         if isinstance(connection, psycopg.AsyncConnection):
             return Submitted(*(await self._rows(connection, "weir_submit", *values))[0])
         if hasattr(connection, "fetchrow"):
@@ -719,6 +723,7 @@ def _options(
     priority: int | None,
     tags: Sequence[str] | None,
     metadata: dict[str, Any] | None,
+    expires_in: int | None,
 ) -> Jsonb:
     if isinstance(run_at, datetime):
         run_at = _with_zone(run_at).isoformat()
@@ -728,6 +733,7 @@ def _options(
         "priority": priority,
         "tags": None if tags is None else list(tags),
         "metadata": metadata,
+        "expires_in": expires_in,
     }
     return Jsonb({name: value for name, value in options.items() if value is not None})
 

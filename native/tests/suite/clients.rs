@@ -372,6 +372,8 @@ async fn rivers_retry_settings_apply_in_go_with_the_simple_protocol() {
             );
         }
     }
+    let expiring = "river_job WHERE metadata -> 'weir:expires_in' = '7200'";
+    assert_eq!(row_count(&client, expiring).await, 4);
     // Two jobs still hold the amount that they reserved, the third one nothing. The last one reserved three.
     let quota = weir.quota(Who::User(user), "analysis").await;
     assert_eq!(

@@ -68,7 +68,8 @@ def with_sqlalchemy(driver: str) -> None:
         try:
             with engine.begin() as connection:
                 connection.execute(text(INSERT))
-                check(driver, weir.submit(connection, subject, "analysis", ARGS, 3, run_at=RUN_AT, tags=["abc"]))
+                options: Any = {"run_at": RUN_AT, "tags": ["abc"], "expires_in": 600}
+                check(driver, weir.submit(connection, subject, "analysis", ARGS, 3, **options))
                 if undo:
                     raise Undo()
         except Undo:
@@ -87,7 +88,8 @@ async def with_async_sqlalchemy(driver: str) -> None:
         try:
             async with engine.begin() as connection:
                 await connection.execute(text(INSERT))
-                check(driver, await later.submit(connection, subject, "analysis", ARGS, 3, run_at=RUN_AT, tags=["abc"]))
+                options: Any = {"run_at": RUN_AT, "tags": ["abc"], "expires_in": 600}
+                check(driver, await later.submit(connection, subject, "analysis", ARGS, 3, **options))
                 if undo:
                     raise Undo()
         except Undo:
@@ -242,6 +244,9 @@ async fn python_submits_in_transactions_of_other_libraries() {
         }
         let same = "river_job WHERE args ->> 'text' = E'it''s 100% :sure, $1 \\\\ \u{2713}'";
         assert_eq!(row_count(&client, same).await, times);
+        // One of each driver of SQLAlchemy.
+        let expiring = "river_job WHERE metadata -> 'weir:expires_in' = '600'";
+        assert_eq!(row_count(&client, expiring).await, 4);
         weir.end().await;
     }
     std::fs::remove_dir_all(folder).unwrap();

@@ -88,7 +88,7 @@ async function both(name: string, begin: (submit: (runner: Runner) => Promise<vo
     try {
       await begin(async (runner) => {
         const args = { text: "it's 100% :sure, $1 \\ \u2713" };
-        const options = { amount: 3, tags: ["abc"], runAt: new Date(Date.now() + 3_600_000) };
+        const options = { amount: 3, tags: ["abc"], expiresIn: 600, runAt: new Date(Date.now() + 3_600_000) };
         const { outcome, jobId, quota } = await weir.submit(runner, process.argv[2] ?? "", "analysis", args, options);
         if (!["admitted", "parked"].includes(outcome) || !/^[0-9]+$/.test(jobId ?? "") || !(Number(quota?.reserved) >= 3))
           throw new Error(`${name}: ${JSON.stringify({ outcome, jobId, quota })}`);
@@ -170,7 +170,8 @@ async fn typescript_submits_in_transactions_of_other_libraries() {
         let printed = program.output(&weir, &[&user, schema.unwrap_or_default()]).await;
         assert_eq!(printed.lines().count(), 2 * 7, "{printed}");
         let same = "river_job WHERE args ->> 'text' = E'it''s 100% :sure, $1 \\\\ \u{2713}'";
-        for table in ["public.orders", "river_job", same] {
+        let expiring = "river_job WHERE metadata -> 'weir:expires_in' = '600'";
+        for table in ["public.orders", "river_job", same, expiring] {
             assert_eq!(row_count(&client, table).await, 7, "{table}");
         }
         weir.end().await;

@@ -65,7 +65,7 @@ func (handler) HandlePanic(context.Context, *rivertype.JobRow, any, string) *riv
 func submit(ctx context.Context, pool *pgxpool.Pool, user string) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		for _, how := range []string{"worker's time", "client's policy", "handler cancels", "succeeds"} {
-			job := weir.Job{Subject: user, Service: "analysis", Args: fleet.Args{How: how}, IdempotencyKey: how}
+			job := weir.Job{Subject: user, Service: "analysis", Args: fleet.Args{How: how}, IdempotencyKey: how, ExpiresIn: 2 * time.Hour}
 			if submitted, err := (weir.Client{}).SubmitTx(ctx, tx, job); err != nil || !submitted.Accepted() {
 				return errors.Join(err, errors.New("not accepted: "+submitted.Outcome))
 			}
