@@ -11,8 +11,9 @@ import { deadLinks, filesIn, unknownTests } from "./lib/links.ts";
 import { unknownNames } from "./lib/named.ts";
 import { options } from "./lib/options.ts";
 import { nodeBin, root } from "./lib/paths.ts";
-import { exitCodeOf, stopGroup } from "./lib/process.ts";
+import { exitCodeOf, run, stopGroup } from "./lib/process.ts";
 import { say, show } from "./lib/progress.ts";
+import { pythonWith } from "./lib/python.ts";
 
 interface Check {
   /** The remedy if the check fails. */
@@ -72,6 +73,17 @@ const checks: Record<string, Check> = {
       check("cargo", ["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"], {
         RUSTDOCFLAGS: "-D warnings",
       }),
+  },
+  macos: {
+    remedy: "give calls that only Linux has an alternative, or compile them for Linux only",
+    run: async () => {
+      const target = "aarch64-apple-darwin";
+      const remedy = `install Rust by rustup, and check the network: rustup target add ${target}`;
+      await run("rustup", ["target", "add", target], { remedy });
+      const ZIG_PYTHON = await pythonWith("ziglang", "0.17.1", "a C compiler for macOS");
+      const env = { ZIG_PYTHON, CC_aarch64_apple_darwin: join(root, "scripts", "lib", "zig-cc.sh") };
+      return check("cargo", ["check", "--locked", "--target", target, "-p", "weir-native"], env);
+    },
   },
   deny: {
     remedy: "avoid the dependency, or allow it in deny.toml and give the reason",

@@ -3,6 +3,7 @@
 mod audit;
 mod connection;
 mod documents;
+#[cfg(target_os = "linux")]
 pub(crate) mod first_process;
 mod import;
 mod job;

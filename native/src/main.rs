@@ -10,6 +10,8 @@ use clap::Parser;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Containers run Linux.
+    #[cfg(target_os = "linux")]
     if let Some(code) = cli::first_process::run() {
         return code;
     }

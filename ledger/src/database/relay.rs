@@ -4,10 +4,12 @@
 //! If the parameters need more, it connects to this relay. The relay connects to the server as Weir's own driver does,
 //! with Weir's TLS, and forwards bytes.
 //!
-//! It listens on a socket in Linux' abstract namespace, which needs no folder, and serves only this process.
+//! It listens on a socket in Linux' abstract namespace, which needs no folder. Elsewhere, the socket is in a temporary
+//! folder that only this user can enter. The relay serves only this process.
 
 use std::io;
 use std::net::SocketAddr;
+#[cfg(target_os = "linux")]
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener as StdListener};
 use std::sync::Arc;
@@ -20,7 +22,9 @@ use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use uuid::Uuid;
 
 use super::error::DatabaseError;
-use super::parameters::{Host, KEEPALIVE_IDLE, Server, Session, TCP_USER_TIMEOUT, Target};
+#[cfg(target_os = "linux")]
+use super::parameters::TCP_USER_TIMEOUT;
+use super::parameters::{Host, KEEPALIVE_IDLE, Server, Session, Target};
 use super::tls::{MakeTls, SslMode};
 
 /// Requests TLS from a server.
@@ -31,7 +35,7 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// A running relay.
 pub(super) struct Relay {
-    name: String,
+    place: Place,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -53,12 +57,12 @@ impl Relay {
         tls: MakeTls,
         target: Arc<Target>,
     ) -> Result<Self, DatabaseError> {
-        let name = format!("weir-{}", Uuid::from_u128(unique()));
         let failed =
             |error: io::Error| DatabaseError::Url(format!("cannot create a socket for the driver: {error}"));
+        let place = Place::new().map_err(failed)?;
         // As the driver composes it.
         let port = servers.first().map_or(5432, |(server, _)| server.port);
-        let address = UnixAddr::from_abstract_name(format!("{name}/.s.PGSQL.{port}")).map_err(failed)?;
+        let address = place.address(port).map_err(failed)?;
         let listener = StdListener::bind_addr(&address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let listener = UnixListener::from_std(listener).map_err(failed)?;
@@ -77,12 +81,12 @@ impl Relay {
                 });
             }
         });
-        Ok(Self { name, task })
+        Ok(Self { place, task })
     }
 
     /// The folder of its socket, in the drivers' form.
     pub(super) fn folder(&self) -> String {
-        format!("\0{}", self.name)
+        self.place.folder()
     }
 
     /// Stops the relay when this future completes.
@@ -100,6 +104,57 @@ impl Drop for Relay {
     }
 }
 
+/// The place of a relay's socket.
+struct Place {
+    #[cfg(target_os = "linux")]
+    name: String,
+    #[cfg(not(target_os = "linux"))]
+    folder: std::path::PathBuf,
+}
+
+#[cfg(target_os = "linux")]
+impl Place {
+    #[expect(clippy::unnecessary_wraps, reason = "elsewhere it creates a folder")]
+    fn new() -> io::Result<Self> {
+        let name = format!("weir-{}", Uuid::from_u128(unique()));
+        Ok(Self { name })
+    }
+
+    fn address(&self, port: u16) -> io::Result<UnixAddr> {
+        UnixAddr::from_abstract_name(format!("{}/.s.PGSQL.{port}", self.name))
+    }
+
+    fn folder(&self) -> String {
+        format!("\0{}", self.name)
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Place {
+    fn new() -> io::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        // A socket's path has at most 104 bytes, and the usual temporary folder has a long one.
+        let folder = std::path::PathBuf::from(format!("/tmp/weir-{}", Uuid::from_u128(unique()).simple()));
+        std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
+        Ok(Self { folder })
+    }
+
+    fn address(&self, port: u16) -> io::Result<UnixAddr> {
+        UnixAddr::from_pathname(self.folder.join(format!(".s.PGSQL.{port}")))
+    }
+
+    fn folder(&self) -> String {
+        self.folder.display().to_string()
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
 /// A number that no other relay on this machine has.
 fn unique() -> u128 {
     use std::hash::{BuildHasher as _, RandomState};
@@ -112,6 +167,7 @@ async fn connect(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(addresses).await?;
     stream.set_nodelay(true)?;
     let socket = SockRef::from(&stream);
+    #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT))?;
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE_IDLE))?;
     Ok(stream)

@@ -2,7 +2,7 @@
 //!
 //! A [`Reserver`] admits the submissions of many callers in groups. [`reserve`] admits one submission inside the
 //! caller's transaction. The database function `submit_many()` decides for both, and for callers in other languages.
-//! [`admit_late`] admits or parks an existing job without quota and slot. [`retry`] runs an ended one again.
+//! [`admit_late`] admits or parks an existing job without quota and slot. [`retry()`] runs an ended one again.
 
 mod late_admission;
 mod queue;

@@ -147,6 +147,7 @@ impl Process {
     fn prepare(&self, settings: &Settings) -> Result<(), Box<dyn Error>> {
         if settings.environment == Environment::Production {
             // Programs of handlers run as the same user, and must not read this process's memory or environment.
+            #[cfg(target_os = "linux")]
             if let Err(error) = nix::sys::prctl::set_dumpable(false) {
                 tracing::warn!(%error, "other processes of this user can read this one's secrets");
             }
