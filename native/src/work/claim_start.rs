@@ -68,6 +68,14 @@ impl ClaimStart {
         }
     }
 
+    /// The start of the next claim, unless it reads all jobs.
+    pub(super) fn since(&self) -> Option<Timestamp> {
+        match self.scope() {
+            Scope::From(since) => Some(since),
+            Scope::All | Scope::SlowAll => None,
+        }
+    }
+
     /// Records a claim that took `time` and found `jobs`. All jobs that start before `until` are claimed now, if that is
     /// known.
     pub(super) fn claimed(&mut self, scope: Scope, time: Duration, jobs: usize, until: Option<Timestamp>) {

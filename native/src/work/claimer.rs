@@ -97,7 +97,9 @@ async fn claim(worker: Arc<Worker>, group: Vec<Planned>) -> Vec<Started> {
             Vec::new()
         }
         Ok((Claimed { jobs, unlent }, began, time)) => {
-            lanes.record(time, jobs.len());
+            if !unfinished.group.iter().any(Planned::lends) {
+                lanes.record(time, jobs.len());
+            }
             for planned in std::mem::take(&mut unfinished.group) {
                 let of_queue: Vec<&ClaimedJob> = jobs
                     .iter()

@@ -10,7 +10,8 @@
 //! workers. Until those are done, the default lane starts no others.
 //!
 //! Workers that no job with a slot needs are lent to parked jobs of holders whose plan has a `burst`, except for the
-//! lane's headroom. While such jobs may wait, a queue is claimed as soon as one more of its workers may be lent.
+//! lane's headroom. A claim of their own starts them, as soon as a worker may be lent, so that no job with a slot waits for
+//! the search of their holders.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -67,6 +68,8 @@ struct Queue {
     is_due: bool,
     /// Whether more jobs may start on lent workers, and not before when.
     may_lend: Option<Instant>,
+    /// The workers that the current claim for lent workers may use.
+    lending: usize,
     is_claiming: bool,
     /// Whether the last claim failed.
     has_failed: bool,
@@ -82,6 +85,8 @@ pub(super) struct Planned {
     pub(super) claim: QueueClaim,
     scope: Scope,
     has_failed: bool,
+    /// Whether it is the claim for lent workers.
+    lends: bool,
 }
 
 impl Planned {
@@ -90,9 +95,14 @@ impl Planned {
         self.scope != Scope::All
     }
 
+    /// Whether it is for lent workers.
+    pub(super) fn lends(&self) -> bool {
+        self.lends
+    }
+
     /// Whether it needs a separate statement. If a claim is slow or fails, that must not delay the other queues.
     pub(super) fn is_alone(&self) -> bool {
-        self.is_slow() || self.has_failed
+        self.is_slow() || self.has_failed || self.lends
     }
 }
 
@@ -185,43 +195,36 @@ impl Lanes {
         let rooms: Vec<(String, usize)> = state
             .queues
             .iter()
-            .filter(|(_, queue)| (queue.is_due || queue.may_lend.is_some()) && !queue.is_claiming)
+            .filter(|(_, queue)| {
+                queue.is_due && !queue.is_claiming || queue.may_lend.is_some() && queue.lending == 0
+            })
             .map(|(name, queue)| (name.clone(), queue.room(&state.queues)))
             .collect();
         let mut planned = Vec::new();
-        for (name, room) in rooms {
-            let Some(queue) = state.queues.get_mut(&name).filter(|_| room > 0) else {
+        for (name, mut room) in rooms {
+            let Some(queue) = state.queues.get_mut(&name) else {
                 continue;
             };
-            let lend = queue.lendable.saturating_sub(queue.running).min(room);
-            let mut not_before = queue.not_before;
-            if !queue.is_due {
-                let Some(may_lend) = queue.may_lend.filter(|_| lend > 0) else {
-                    continue;
-                };
-                not_before = not_before.max(may_lend);
+            // First, because a claim for jobs with a slot takes all other workers. It can start while this one runs.
+            if let Some(may_lend) = queue
+                .may_lend
+                .filter(|_| queue.lending == 0 && !queue.is_claiming)
+            {
+                let lend = queue.lendable.saturating_sub(queue.running).min(room);
+                if lend > 0 && now < may_lend {
+                    wait = wait.min(may_lend - now);
+                } else if lend > 0 {
+                    planned.push(queue.plan_lending(name.clone(), lend));
+                    room -= lend;
+                }
             }
-            if now < not_before {
-                wait = wait.min(not_before - now);
-                continue;
+            if queue.is_due && !queue.is_claiming && room > 0 {
+                if now < queue.not_before {
+                    wait = wait.min(queue.not_before - now);
+                } else {
+                    planned.push(queue.plan(name, room));
+                }
             }
-            (queue.is_due, queue.may_lend, queue.is_claiming) = (false, None, true);
-            let scope = queue.start.scope();
-            let since = match scope {
-                Scope::From(since) => Some(since),
-                Scope::All | Scope::SlowAll => None,
-            };
-            let most = i32::try_from(room).unwrap_or(i32::MAX);
-            planned.push(Planned {
-                claim: QueueClaim {
-                    queue: name,
-                    most,
-                    since,
-                    lend: i32::try_from(lend).unwrap_or(i32::MAX),
-                },
-                scope,
-                has_failed: queue.has_failed,
-            });
         }
         (planned, wait)
     }
@@ -245,13 +248,24 @@ impl Lanes {
         let mut state = self.state.lock();
         let queue = state.queues.get_mut(&planned.claim.queue)?;
         let now = Instant::now();
-        (queue.is_claiming, queue.has_failed) = (false, false);
         queue.running += jobs.len();
+        if planned.lends {
+            queue.lending = 0;
+            // At most half of the time, also while another session holds an old snapshot.
+            let has_lent = i32::try_from(jobs.len()).is_ok_and(|found| found >= planned.claim.lend);
+            let pause = if has_lent { time } else { time.max(LEND_PAUSE) };
+            queue.may_lend = may_lend.then_some(now + pause);
+            drop(state);
+            self.changed.notify_one();
+            return None;
+        }
+        (queue.is_claiming, queue.has_failed) = (false, false);
         queue.not_before = now + self.pace.cooldown(queue.lane);
         let is_full = i32::try_from(jobs.len()).is_ok_and(|found| found >= planned.claim.most);
         queue.is_due |= is_full;
-        let has_lent = i32::try_from(jobs.len()).is_ok_and(|found| found >= planned.claim.lend);
-        queue.may_lend = may_lend.then_some(if has_lent { now } else { now + LEND_PAUSE });
+        if may_lend {
+            queue.may_lend.get_or_insert(now);
+        }
         let until = began.map(|began| match is_full {
             true => claimed_until(jobs, began),
             false => began,
@@ -272,9 +286,14 @@ impl Lanes {
     /// Records that a claim failed.
     pub(super) fn failed(&self, planned: &Planned) {
         let mut state = self.state.lock();
-        if let Some(queue) = state.queues.get_mut(&planned.claim.queue) {
-            (queue.is_claiming, queue.is_due, queue.has_failed) = (false, true, true);
-            queue.not_before = Instant::now() + RETRY_PAUSE;
+        let later = Instant::now() + RETRY_PAUSE;
+        match state.queues.get_mut(&planned.claim.queue) {
+            Some(queue) if planned.lends => (queue.lending, queue.may_lend) = (0, Some(later)),
+            Some(queue) => {
+                (queue.is_claiming, queue.is_due, queue.has_failed) = (false, true, true);
+                queue.not_before = later;
+            }
+            None => {}
         }
         drop(state);
         self.changed.notify_one();
@@ -317,11 +336,46 @@ impl Queue {
             settling: 0,
             is_due: true,
             may_lend: None,
+            lending: 0,
             is_claiming: false,
             has_failed: false,
             not_before: now,
             start: ClaimStart::new(now),
             is_resumed: false,
+        }
+    }
+
+    /// A claim that starts now, for jobs with a slot. It also finds out whether jobs wait for lent workers.
+    fn plan(&mut self, name: String, room: usize) -> Planned {
+        (self.is_due, self.is_claiming) = (false, true);
+        let scope = self.start.scope();
+        Planned {
+            claim: QueueClaim {
+                queue: name,
+                most: i32::try_from(room).unwrap_or(i32::MAX),
+                since: self.start.since(),
+                lend: 0,
+            },
+            scope,
+            has_failed: self.has_failed,
+            lends: false,
+        }
+    }
+
+    /// A claim that starts now, for up to this many lent workers.
+    fn plan_lending(&mut self, name: String, lend: usize) -> Planned {
+        (self.may_lend, self.lending) = (None, lend);
+        let lend = i32::try_from(lend).unwrap_or(i32::MAX);
+        Planned {
+            claim: QueueClaim {
+                queue: name,
+                most: lend,
+                since: self.start.since(),
+                lend,
+            },
+            scope: Scope::All,
+            has_failed: false,
+            lends: true,
         }
     }
 
@@ -331,7 +385,7 @@ impl Queue {
         let lent = lender.map_or(0, |lender| lender.workers.saturating_sub(lender.running));
         let most = (self.workers * MAX_PER_WORKER).max(MAX_OF_SMALL_POOL);
         (self.workers + lent)
-            .saturating_sub(self.running)
+            .saturating_sub(self.running + self.lending)
             .min(most.saturating_sub(self.settling))
     }
 }
