@@ -428,3 +428,42 @@ impl Drop for Permit {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_with_a_slot_are_claimed_while_workers_are_being_lent() {
+        let lanes = Lanes::new(&[], false);
+        lanes.add("q", 5);
+        lanes.state.lock().queues.get_mut("q").unwrap().lendable = 4;
+        let plan = |after_ms| {
+            let (planned, _) = lanes.plan(Instant::now() + Duration::from_millis(after_ms));
+            planned
+        };
+        let found = |planned: &Planned, time| lanes.claimed(planned, (time, 0), &[], true, None);
+        let first = plan(0);
+        assert_eq!((first.len(), first[0].claim.most, first[0].claim.lend), (1, 5, 0));
+        assert!(plan(0).is_empty(), "one claim at a time");
+        // Jobs wait for lent workers.
+        found(&first[0], Duration::ZERO);
+        let lending = plan(0);
+        assert_eq!(
+            (lending.len(), lending[0].claim.most, lending[0].claim.lend),
+            (1, 4, 4)
+        );
+        // A newcomer's job arrives while the search for jobs to lend to takes long.
+        lanes.wake(Some("q"));
+        let newcomer = plan(10);
+        assert_eq!(
+            (newcomer.len(), newcomer[0].claim.most, newcomer[0].claim.lend),
+            (1, 1, 0)
+        );
+        found(&newcomer[0], Duration::ZERO);
+        found(&lending[0], Duration::from_millis(200));
+        // The next search waits as long as the last one took.
+        assert!(plan(100).is_empty());
+        assert_eq!(plan(400)[0].claim.lend, 4);
+    }
+}
