@@ -52,10 +52,10 @@ pub async fn uninstall_preview(
     let transaction = client.transaction().await?;
     transaction.batch_execute(&script::path(&found)).await?;
     let jobs = return_jobs(&transaction, false).await?;
-    let queues = match queue {
-        Some(queue) => vec![queue.to_owned()],
-        None => queues(&transaction).await?,
-    };
+    let mut queues = queues(&transaction).await?;
+    if let Some(queue) = queue.filter(|_| !queues.is_empty()) {
+        queues = vec![queue.to_owned()];
+    }
     Ok(Uninstalled {
         jobs,
         queues,
@@ -82,12 +82,12 @@ pub async fn uninstall(database: &Database, queue: Option<&str>) -> Result<Unins
     );
     transaction.batch_execute(&settings).await?;
     let jobs = return_jobs(&transaction, true).await?;
-    if let Some(queue) = queue {
-        let lanes = queues(&transaction).await?;
+    let mut queues = queues(&transaction).await?;
+    if let Some(queue) = queue.filter(|_| !queues.is_empty()) {
         let rename = "UPDATE river_job SET queue = $1 WHERE queue = ANY ($2) AND finalized_at IS NULL";
-        transaction.execute(rename, &[&queue, &lanes]).await?;
+        transaction.execute(rename, &[&queue, &queues]).await?;
+        queues = vec![queue.to_owned()];
     }
-    let queues = queues(&transaction).await?;
     let lanes = lanes(&transaction).await?;
     let forget =
         "DELETE FROM river_queue WHERE (name = ANY ($1) OR name LIKE 'weir\\_%') AND name <> ALL ($2)";
@@ -97,7 +97,7 @@ pub async fn uninstall(database: &Database, queue: Option<&str>) -> Result<Unins
     transaction.commit().await?;
     Ok(Uninstalled {
         jobs,
-        queues: queue.map_or(queues, |queue| vec![queue.to_owned()]),
+        queues,
         drops_schema,
         schema: found.weir,
         kept_roles: drop_roles(&client).await,

@@ -203,7 +203,9 @@ async fn nothing_is_uninstalled_while_weir_or_another_object_uses_it() {
     let before = objects(&weir, "weir").await;
     let process = Process::start(&weir, &["serve"], &[]);
     process.ready().await;
-    assert!(error(&uninstall(&weir, &["--yes"])).contains("stop these processes first:\n  - weir serve"));
+    assert!(
+        error(&uninstall(&weir, &["--yes"])).contains("stop these processes first:\n  - weir serve, with ")
+    );
     process.stop().await;
     let gate = Gate::new();
     let working = gate.work(weir.another(&[]), Role::Work).await;
