@@ -1,5 +1,6 @@
 //! Each alert of `deploy/prometheus/alerts.yml` fires when its condition occurs. A test causes the condition in real
-//! processes, scrapes them before and after, and extrapolates the samples with Prometheus' own `promtool test rules`.
+//! processes, scrapes them before and after, and extrapolates the samples with Prometheus' own `promtool test rules`. Each
+//! alert must also fire if most of the scrapes failed or could not read the database.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -37,6 +38,44 @@ fn promtool() -> Option<PathBuf> {
     debian("prometheus", "usr/bin/promtool")
 }
 
+/// The minutes before the end of a longer test for which samples are dropped.
+const MINUTES_WITH_GAPS: u32 = 60;
+
+/// The gauges that are NaN in a scrape that could not count. The other gauges, except `weir_build_info`, are NaN only
+/// while the database does not answer.
+const COUNTED: [&str; 7] = [
+    "weir_lane_jobs",
+    "weir_lent_workers",
+    "weir_oldest_wait_seconds",
+    "weir_oldest_parked_seconds",
+    "weir_slots_in_use",
+    "weir_parked_jobs",
+    "weir_open_reservations",
+];
+
+/// The scrapes that Prometheus stores.
+#[derive(Clone, Copy, PartialEq)]
+enum Scrapes {
+    All,
+    /// Only every fourth is complete. One cannot count jobs, one fails, and one cannot reach the database.
+    WithGaps,
+}
+
+impl Scrapes {
+    /// What Prometheus stores as the `n`th sample.
+    fn stored(self, n: u32, name: &str, is_counter: bool, value: f64) -> String {
+        let is_gauge = !is_counter && name != "weir_build_info";
+        match (self, n % 4) {
+            (Self::WithGaps, 1) if COUNTED.contains(&name) => f64::NAN.to_string(),
+            (Self::WithGaps, 1) if name == "weir_jobs_counted" => "0".to_owned(),
+            (Self::WithGaps, 2) => "stale".to_owned(),
+            (Self::WithGaps, 3) if name == "weir_database_up" => "0".to_owned(),
+            (Self::WithGaps, 3) if is_gauge => f64::NAN.to_string(),
+            _ => value.to_string(),
+        }
+    }
+}
+
 /// How gauges continue after the last scrape. Counters always continue as between the scrapes.
 #[derive(Clone, Copy, PartialEq)]
 enum Gauges {
@@ -61,11 +100,20 @@ impl<'a> Watched<'a> {
         }
     }
 
-    /// Every series of the process, extrapolated for this many minutes.
-    async fn series(&self, instance: usize, gauges: Gauges, minutes: u32) -> Vec<Value> {
+    /// Every series of the process, extrapolated for this many minutes. The first `skipped` minutes are left out.
+    async fn series(
+        &self,
+        instance: usize,
+        gauges: Gauges,
+        scrapes: Scrapes,
+        skipped: u32,
+        minutes: u32,
+    ) -> Vec<Value> {
         let last = self.process.scrape().await;
         let passed = self.since.elapsed().as_secs_f64();
-        let count = minutes * 60 / step_seconds(minutes);
+        let step_seconds = step_seconds(minutes - skipped);
+        let first = skipped * 60 / step_seconds;
+        let count = minutes * 60 / step_seconds - first;
         let series = |(name, labels, value): (&str, Vec<&str>, &str)| {
             let own: Vec<(&str, &str)> = labels
                 .iter()
@@ -78,14 +126,14 @@ impl<'a> Watched<'a> {
                 .iter()
                 .any(|end| name.ends_with(end));
             let step = match is_counter || gauges == Gauges::Grow {
-                true => (now - before) / passed * f64::from(step_seconds(minutes)),
+                true => (now - before) / passed * f64::from(step_seconds),
                 false => 0.0,
             };
-            let values = if now.is_nan() || step.is_nan() {
-                vec!["NaN"; count as usize].join(" ")
-            } else {
-                format!("{now}{step:+}x{count}")
-            };
+            let values = (0..=count).map(|n| {
+                let value = now + step * f64::from(first + n);
+                scrapes.stored(n, name, is_counter, value)
+            });
+            let values = values.collect::<Vec<_>>().join(" ");
             let labels = [&labels[..], &["job=\"weir\""]].concat().join(",");
             json!({"series": format!("{name}{{{labels},instance=\"{instance}\"}}"), "values": values})
         };
@@ -148,10 +196,22 @@ fn fired(promtool: &PathBuf, series: &[Value], minutes: u32) -> BTreeSet<String>
 /// Checks the alerts that fire if these processes continue like this.
 async fn fire(watched: &[&Watched<'_>], gauges: Gauges, minutes: u32, names: &[&str]) {
     let Some(promtool) = promtool() else { return };
-    let mut series = Vec::new();
-    for (instance, one) in watched.iter().enumerate() {
-        series.extend(one.series(instance, gauges, minutes).await);
+    for scrapes in [Scrapes::All, Scrapes::WithGaps] {
+        // A day's test scrapes too rarely for gaps.
+        let skipped = match scrapes {
+            Scrapes::WithGaps if minutes > DAY => minutes - MINUTES_WITH_GAPS,
+            _ => 0,
+        };
+        let mut series = Vec::new();
+        for (instance, one) in watched.iter().enumerate() {
+            series.extend(one.series(instance, gauges, scrapes, skipped, minutes).await);
+        }
+        assert_fired(&promtool, series, minutes - skipped, names);
     }
+}
+
+/// Checks the alerts that fire if Prometheus scrapes these series for this many minutes.
+fn assert_fired(promtool: &PathBuf, mut series: Vec<Value>, minutes: u32, names: &[&str]) {
     if minutes > DAY {
         // promtool has no room for samples of all series over this time, and accepts at most 10,000 per series.
         series.retain(|one| {
@@ -160,7 +220,7 @@ async fn fire(watched: &[&Watched<'_>], gauges: Gauges, minutes: u32, names: &[&
                 .any(|name| one["series"].as_str().unwrap().starts_with(name))
         });
     }
-    let fired = fired(&promtool, &series, minutes);
+    let fired = fired(promtool, &series, minutes);
     eprintln!("fired: {fired:?}");
     for name in names {
         assert!(fired.contains(*name), "{name} is not among {fired:?}");
