@@ -39,11 +39,22 @@ rows! {
         /// The wait of the oldest parked job for a slot, in seconds.
         pub oldest_parked: f64,
     }
+
+    /// The deliveries to all enabled webhooks.
+    pub struct WaitingDeliveries {
+        /// Deliveries that wait for an attempt. Counts at most 100 000 of each webhook.
+        pub waiting: i64,
+        /// The longest time that one of the webhooks has received no event although one waits, in seconds.
+        pub undelivered_seconds: f64,
+    }
 }
 
 statements! {
     /// The unparked jobs by queue and tier.
     pub fn jobs() -> Vec<PlanJobs> = include_str!("sql/plan_jobs.sql");
+
+    /// The deliveries that wait.
+    pub fn deliveries() -> WaitingDeliveries = include_str!("sql/waiting_deliveries.sql");
 
     /// The reservations by meter and tier.
     pub fn reservations() -> Vec<PlanReservations> = include_str!("sql/plan_reservations.sql");

@@ -59,6 +59,14 @@ rows! {
     }
 }
 
+impl BusyHolder {
+    /// The user's subject, or else the holder's id.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.subject.clone().unwrap_or_else(|| self.holder.to_string())
+    }
+}
+
 statements! {
     /// The user and the holder with this id.
     pub fn known(id: Uuid) -> Known = include_str!("sql/known_holder.sql");

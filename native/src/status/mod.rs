@@ -12,7 +12,9 @@ mod vacuum;
 pub use held_back::HeldBack;
 pub use lanes::{LaneState, Lanes, ServiceLanes, lanes};
 pub use look::cache_duration;
-pub use overview::{LastMinute, Leader, Maintenance, Overview, overview};
+pub use overview::{
+    Failures, LastMinute, Leader, Maintenance, Overview, TopHolder, WaitingDeliveries, overview,
+};
 pub(crate) use short::{duration, number, per_second, slots};
 pub use text::{overview_text, user_text, wrapped};
 pub use user::{UserShare, UserStatus, WindowShare, user};

@@ -15,6 +15,12 @@ use super::lanes::{Lanes, lanes};
 use super::vacuum::Vacuum;
 use crate::config::Settings;
 
+/// The number of holders and of reasons to show.
+const TOP: i64 = 3;
+
+/// The number of failed jobs to read for the reasons, the newest first.
+const FAILED_JOBS: i64 = 10_000;
+
 /// The live view, plus details for operators.
 #[derive(Clone, Debug, Serialize)]
 pub struct Overview {
@@ -33,6 +39,12 @@ pub struct Overview {
     pub last_minute: LastMinute,
     /// Jobs that have failed and wait for a retry.
     pub retrying: i64,
+    /// The holders with the most waiting jobs.
+    pub top_waiting: Vec<TopHolder>,
+    /// The most frequent reasons why jobs failed permanently within the last day.
+    pub failures: Vec<Failures>,
+    /// The deliveries to webhooks.
+    pub deliveries: WaitingDeliveries,
     /// Why each lane's jobs wait, by service and lane.
     pub held_back: BTreeMap<String, BTreeMap<&'static str, HeldBack>>,
     /// The settings of the environment that differ from the database's, which apply.
@@ -79,6 +91,35 @@ pub struct LastMinute {
     pub failed: i64,
 }
 
+/// A holder with waiting jobs.
+#[derive(Clone, Debug, Serialize)]
+pub struct TopHolder {
+    /// The user's subject, or else the holder's id.
+    pub holder: String,
+    /// Jobs that do not run.
+    pub waiting: i64,
+}
+
+/// Jobs of a service that failed permanently for the same reason.
+#[derive(Clone, Debug, Serialize)]
+pub struct Failures {
+    /// The service; for jobs of other programs, River's kind.
+    pub service: String,
+    /// The first line of the last error.
+    pub reason: String,
+    /// The number of jobs.
+    pub jobs: i64,
+}
+
+/// The deliveries to all enabled webhooks.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct WaitingDeliveries {
+    /// Deliveries that wait for an attempt. Counts at most 100 000 of each webhook.
+    pub waiting: i64,
+    /// The longest time that one of the webhooks has received no event although one waits, in milliseconds.
+    pub undelivered_ms: i64,
+}
+
 impl LastMinute {
     /// The total.
     #[must_use]
@@ -106,6 +147,11 @@ pub async fn overview(client: &Client, settings: &Settings) -> Result<Overview, 
         read::overview::last_minute(client),
         read::lanes::waiting(client, &queues),
         services::changes_to(client, &rules),
+    )?;
+    let (busiest, failures, deliveries) = tokio::try_join!(
+        read::holders::busiest(client, false, TOP),
+        read::console::failures(client, FAILED_JOBS, TOP),
+        read::gauges::deliveries(client),
     )?;
     let mut why_held_back: BTreeMap<String, BTreeMap<&'static str, HeldBack>> = BTreeMap::new();
     for service in of_services {
@@ -141,6 +187,28 @@ pub async fn overview(client: &Client, settings: &Settings) -> Result<Overview, 
             failed: ended.failed,
         },
         retrying: waiting.iter().map(|row| row.retrying).sum(),
+        top_waiting: busiest
+            .iter()
+            .filter(|holder| holder.waiting > 0)
+            .map(|holder| TopHolder {
+                holder: holder.name(),
+                waiting: holder.waiting,
+            })
+            .collect(),
+        failures: failures
+            .into_iter()
+            .map(|failed| Failures {
+                service: settings
+                    .service_of_kind(&failed.kind)
+                    .map_or(failed.kind, |service| service.name.clone()),
+                reason: failed.reason,
+                jobs: failed.jobs,
+            })
+            .collect(),
+        deliveries: WaitingDeliveries {
+            waiting: deliveries.waiting,
+            undelivered_ms: (deliveries.undelivered_seconds * 1000.0) as i64,
+        },
         held_back: why_held_back,
         differences,
     })

@@ -9,7 +9,7 @@ use weir_policy::lane::Lane;
 
 use super::held_back::HeldBack;
 use super::lanes::{LaneState, ServiceLanes};
-use super::overview::Overview;
+use super::overview::{Failures, Overview, TopHolder, WaitingDeliveries};
 use super::short::{duration, number, per_second, slots};
 use super::user::UserStatus;
 
@@ -47,10 +47,11 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
         number(status.retrying),
         number(status.lanes.slots_in_use),
     );
-    for (index, line) in status.vacuum.lines().iter().enumerate() {
-        let label = if index == 0 { "vacuum" } else { "" };
-        let _ = writeln!(text, "{label:LABEL$}{}", cut(line, WIDTH - LABEL));
-    }
+    add_lines(&mut text, "reasons", status.failures.iter().map(failures));
+    let top = |top: &TopHolder| format!("{} {}", number(top.waiting), top.holder);
+    add_lines(&mut text, "top waiting", status.top_waiting.iter().map(top));
+    add_lines(&mut text, "deliveries", deliveries(status.deliveries));
+    add_lines(&mut text, "vacuum", status.vacuum.lines());
     if let Some(failover) = status.failover {
         let _ = writeln!(
             text,
@@ -71,6 +72,35 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
     }
     text.truncate(text.trim_end().len());
     text
+}
+
+/// Lines with a label before the first one, cut where they are too long.
+fn add_lines(text: &mut String, label: &str, lines: impl IntoIterator<Item = String>) {
+    for (index, line) in lines.into_iter().enumerate() {
+        let label = if index == 0 { label } else { "" };
+        let _ = writeln!(text, "{label:LABEL$}{}", cut(&line, WIDTH - LABEL));
+    }
+}
+
+fn failures(failed: &Failures) -> String {
+    let reason = match failed.reason.as_str() {
+        "" => "no reason given",
+        reason => reason,
+    };
+    format!("{} {}: {reason}", number(failed.jobs), failed.service)
+}
+
+/// A line if deliveries wait.
+fn deliveries(of: WaitingDeliveries) -> Option<String> {
+    let waiting = number(of.waiting);
+    match of.undelivered_ms {
+        _ if of.waiting == 0 => None,
+        ..60_000 => Some(format!("{waiting} waiting")),
+        time => Some(format!(
+            "{waiting} waiting, one webhook got none for {}",
+            duration(time)
+        )),
+    }
 }
 
 const NO_PROCESS: &str = "none; start `weir schedule`";
@@ -253,7 +283,8 @@ mod tests {
     use weir_ledger::read::horizon::Snapshot;
 
     use super::super::{
-        HeldBack, Lanes, LastMinute, Leader, Maintenance, ServiceLanes, UserShare, Vacuum, WindowShare,
+        Failures, HeldBack, Lanes, LastMinute, Leader, Maintenance, ServiceLanes, TopHolder, UserShare,
+        Vacuum, WaitingDeliveries, WindowShare,
     };
     use super::*;
     use weir_policy::span::Span;
@@ -334,6 +365,25 @@ mod tests {
                 failed: 3,
             },
             retrying: big.max(2),
+            top_waiting: vec![
+                TopHolder {
+                    holder: name.repeat(5),
+                    waiting: big.max(1100),
+                },
+                TopHolder {
+                    holder: "bob".to_owned(),
+                    waiting: 3,
+                },
+            ],
+            failures: vec![Failures {
+                service: name.to_owned(),
+                reason: "connection refused".to_owned(),
+                jobs: big.max(412),
+            }],
+            deliveries: WaitingDeliveries {
+                waiting: big.max(11_000),
+                undelivered_ms: big.max(1_200_000),
+            },
             held_back: BTreeMap::from([(name.to_owned(), BTreeMap::from(held_back))]),
             differences: Vec::new(),
         }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use metrics::{Gauge, gauge};
 use tokio_postgres::Client;
 
+use super::busy_holders::{BusyHolders, MAX_HOLDERS};
 use super::vacuum::VacuumGauges;
 use crate::config::service::Service;
 use crate::status::Vacuum;
@@ -33,6 +34,9 @@ pub struct Gauges {
     disabled_webhooks: Gauge,
     delivery_workers: Gauge,
     vacuum: VacuumGauges,
+    busy_holders: BusyHolders,
+    /// Whether a queue is paused.
+    paused: HashMap<String, Gauge>,
     /// Workers, by service and lane.
     workers: HashMap<[String; 2], Gauge>,
     /// The gauges that count all unfinished jobs.
@@ -48,7 +52,7 @@ impl Gauges {
     #[must_use]
     pub fn new(services: &[Service], catalogue: &Catalogue) -> Self {
         let (mut workers, mut counted) = (HashMap::new(), HashMap::new());
-        let (mut lanes, mut external) = (HashMap::new(), Vec::new());
+        let (mut lanes, mut paused, mut external) = (HashMap::new(), HashMap::new(), Vec::new());
         let mut add = |name: &'static str, labels: Vec<(&'static str, String)>| {
             let key = std::iter::once(name.to_owned())
                 .chain(labels.iter().map(|(_, value)| value.clone()))
@@ -67,6 +71,8 @@ impl Gauges {
                     [service.name.clone(), lane.as_str().to_owned()],
                     gauge!("weir_lane_workers", &lane_labels()),
                 );
+                let queue_labels = [lane_labels(), vec![("queue", queue.clone())]].concat();
+                paused.insert(queue.clone(), gauge!("weir_lane_paused", &queue_labels));
                 for tier in tiers(catalogue) {
                     let labels = || [lane_labels(), vec![("tier", tier.to_owned())]].concat();
                     add("weir_oldest_wait_seconds", labels());
@@ -85,6 +91,8 @@ impl Gauges {
                 lanes.insert(queue, (service.name.clone(), lane.as_str()));
             }
         }
+        add("weir_waiting_deliveries", Vec::new());
+        add("weir_undelivered_seconds", Vec::new());
         for meter in catalogue.meters.keys() {
             let of =
                 |name: &'static str, value: &str| vec![("meter", meter.to_owned()), (name, value.to_owned())];
@@ -107,6 +115,8 @@ impl Gauges {
             disabled_webhooks: gauge!("weir_disabled_webhooks"),
             delivery_workers: gauge!("weir_webhook_workers"),
             vacuum: VacuumGauges::new(),
+            busy_holders: BusyHolders::default(),
+            paused,
             workers,
             counted,
             lanes,
@@ -127,9 +137,10 @@ impl Gauges {
             lanes::external_workers(client, &self.external),
             Vacuum::read(client),
         )?;
-        let (enabled_webhooks, disabled_webhooks) = tokio::try_join!(
+        let (enabled_webhooks, disabled_webhooks, paused) = tokio::try_join!(
             overview::enabled_webhooks(client),
             overview::disabled_webhooks(client),
+            lanes::paused(client),
         )?;
         let delivery_workers: i64 = lane_workers
             .iter()
@@ -149,6 +160,9 @@ impl Gauges {
         }
         self.database_up.set(1.0);
         let one_if = |is_so: bool| f64::from(u8::from(is_so));
+        for (queue, gauge) in &self.paused {
+            gauge.set(one_if(paused.contains(queue)));
+        }
         self.leader_known.set(one_if(leaders.leader_id.is_some()));
         self.foreign_leader.set(one_if(leaders.is_foreign()));
         self.maintenance_known.set(one_if(leaders.process.is_some()));
@@ -165,8 +179,11 @@ impl Gauges {
     ///
     /// When the database is unavailable or does not respond in time.
     pub async fn count(&self, client: &Client) -> Result<(), DatabaseError> {
-        let (jobs, reservations) =
-            tokio::try_join!(read::gauges::jobs(client), read::gauges::reservations(client),)?;
+        let (jobs, reservations, deliveries) = tokio::try_join!(
+            read::gauges::jobs(client),
+            read::gauges::reservations(client),
+            read::gauges::deliveries(client),
+        )?;
         let mut found: HashMap<Vec<String>, f64> = HashMap::new();
         let mut add = |key: &[&str], value: f64| {
             *found
@@ -210,11 +227,34 @@ impl Gauges {
                 add(&["weir_open_reservations", meter, state], jobs);
             }
         }
+        add(&["weir_waiting_deliveries"], deliveries.waiting as f64);
+        add(&["weir_undelivered_seconds"], deliveries.undelivered_seconds);
         for (key, gauge) in &self.counted {
             gauge.set(found.get(key).copied().unwrap_or(0.0));
         }
         self.jobs_counted.set(1.0);
         Ok(())
+    }
+
+    /// Finds the holders with the most waiting jobs. The duration grows with the number of unfinished jobs.
+    ///
+    /// # Errors
+    ///
+    /// When the database is unavailable or does not respond in time.
+    pub async fn find_busy_holders(&self, client: &Client) -> Result<(), DatabaseError> {
+        let busiest = read::holders::busiest(client, false, MAX_HOLDERS).await?;
+        self.busy_holders.set(&busiest);
+        Ok(())
+    }
+
+    /// The samples that the exporter does not have, in Prometheus' text format.
+    pub fn more_samples(&self) -> String {
+        self.busy_holders.text()
+    }
+
+    /// The holders with the most waiting jobs are unknown.
+    pub fn unknown_holders(&self) {
+        self.busy_holders.unknown();
     }
 
     /// The database does not respond. The values are unknown, and old ones would pass for current ones.
@@ -232,9 +272,10 @@ impl Gauges {
             gauge.set(f64::NAN);
         }
         self.vacuum.unknown();
-        for gauge in self.workers.values() {
+        for gauge in self.workers.values().chain(self.paused.values()) {
             gauge.set(f64::NAN);
         }
+        self.unknown_holders();
         self.uncounted();
         self.jobs_counted.set(f64::NAN);
     }

@@ -201,7 +201,14 @@ const HISTOGRAMS: [(&str, &str); 7] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 25] = [
+/// The exporter does not have it: see `busy_holders`.
+pub(super) const HOLDER_WAITING_JOBS: (&str, &str) = (
+    "weir_holder_waiting_jobs",
+    "Jobs that do not run, of the three holders with the most of them, by holder (the user's subject, or else the id)",
+);
+
+const GAUGES: [(&str, &str); 29] = [
+    HOLDER_WAITING_JOBS,
     (
         "weir_build_info",
         "1, with the version and the process (serve, work, schedule, up) as labels",
@@ -232,6 +239,18 @@ const GAUGES: [(&str, &str); 25] = [
     (
         "weir_disabled_webhooks",
         "Webhooks that are disabled; their events wait for up to a week",
+    ),
+    (
+        "weir_waiting_deliveries",
+        "Deliveries to enabled webhooks that wait for an attempt",
+    ),
+    (
+        "weir_undelivered_seconds",
+        "The longest time that an enabled webhook has received no event although one waits; 0 if none waits",
+    ),
+    (
+        "weir_lane_paused",
+        "1 while the lane is paused, else 0, by service, lane and queue",
     ),
     (
         "weir_lane_jobs",

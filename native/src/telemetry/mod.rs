@@ -1,5 +1,6 @@
 //! Logs, metrics and traces.
 
+mod busy_holders;
 pub mod gauges;
 pub mod logs;
 pub mod metrics;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::common::process::{Process, Scrape};
+use crate::common::process::{Process, Scrape, command};
 use crate::common::programs::debian;
 use crate::common::receiver::{Answers, Receiver};
 use crate::common::{EDGE_SECRET, GO_TESTS, Weir, Who, files, lock_holder};
@@ -43,7 +43,10 @@ const MINUTES_WITH_GAPS: u32 = 60;
 
 /// The gauges that are NaN in a scrape that could not count. The other gauges, except `weir_build_info`, are NaN only
 /// while the database does not answer.
-const COUNTED: [&str; 7] = [
+const COUNTED: [&str; 10] = [
+    "weir_waiting_deliveries",
+    "weir_undelivered_seconds",
+    "weir_holder_waiting_jobs",
     "weir_lane_jobs",
     "weir_lent_workers",
     "weir_oldest_wait_seconds",
@@ -228,6 +231,13 @@ fn assert_fired(promtool: &PathBuf, mut series: Vec<Value>, minutes: u32, names:
     if names.is_empty() {
         assert_eq!(fired, BTreeSet::new());
     }
+}
+
+/// Runs a command and returns its output.
+fn run(weir: &Weir, arguments: &[&str]) -> String {
+    let output = command(weir, arguments).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
@@ -534,6 +544,141 @@ async fn an_alert_fires_when_a_receiver_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn alerts_fire_while_a_receiver_fails() {
+    let allowed = ("WEBHOOK_PRIVATE_NETWORKS", "true");
+    let weir = Weir::with(&[allowed]).await;
+    let process = Process::start(&weir, &["work"], &[allowed]);
+    let watched = Watched::start(&process).await;
+    let receiver = Receiver::new();
+    receiver.answer(Answers::Status(503));
+    let mut client = weir.client().await;
+    let settings = &weir.context.settings;
+    let made = webhooks::add(&mut client, settings, "shell:test", &receiver.url(), &[], &[]).await;
+    let id = made.unwrap().webhook.id;
+    control::test_webhook(&mut client, "shell:test", id)
+        .await
+        .unwrap();
+    weir.until("a failed delivery", async || {
+        let scrape = process.scrape().await;
+        let failed = scrape.value("weir_webhook_deliveries_total", &[("outcome", "failed")])?;
+        (failed > 0.0 && scrape.value("weir_undelivered_seconds", &[])? > 1.0).then_some(())
+    })
+    .await;
+    fire(&[&watched], Gauges::Grow, 120, &["WeirWebhookStalled"]).await;
+
+    // As many events wait after a longer outage.
+    client
+        .batch_execute(
+            "INSERT INTO river_job (args, kind, max_attempts, queue, state, scheduled_at) \
+             SELECT j.args, j.kind, j.max_attempts, j.queue, 'retryable', now() + interval '1 hour' \
+             FROM river_job j, generate_series(1, 1100) WHERE j.kind = 'weir:webhook'",
+        )
+        .await
+        .unwrap();
+    weir.until("their count", async || {
+        (process.scrape().await.value("weir_waiting_deliveries", &[])? > 1000.0).then_some(())
+    })
+    .await;
+    fire(&[&watched], Gauges::Stay, 10, &["WeirDeliveriesWait"]).await;
+
+    receiver.answer(Answers::Status(200));
+    assert!(
+        run(&weir, &["status"]).contains("deliveries   11"),
+        "they are in the status"
+    );
+    run(
+        &weir,
+        &[
+            "webhook",
+            "replay",
+            &id.to_string(),
+            "--undelivered-since",
+            "2020-01-01T00:00:00Z",
+        ],
+    );
+    weir.until("the delivery of all", async || {
+        let scrape = process.scrape().await;
+        let waiting = scrape.value("weir_waiting_deliveries", &[])?;
+        (waiting == 0.0 && scrape.value("weir_undelivered_seconds", &[])? == 0.0).then_some(())
+    })
+    .await;
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_fires_while_jobs_wait_in_a_paused_lane() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["up"], &[]);
+    let watched = Watched::start(&process).await;
+    let queue = "analysis_default";
+    weir.until("the lane to be known to River", async || {
+        let client = weir.client().await;
+        let known = "SELECT EXISTS (SELECT FROM river_queue WHERE name = $1)";
+        let row = client.query_one(known, &[&queue]).await.unwrap();
+        row.get::<_, bool>(0).then_some(())
+    })
+    .await;
+    run(&weir, &["lane", "pause", queue]);
+    let who = Who::User(weir.user("free").await);
+    let job = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    weir.until("the pause in a scrape", async || {
+        let scrape = process.scrape().await;
+        let lane = [("service", "analysis"), ("lane", "default"), ("queue", queue)];
+        let paused = scrape.value("weir_lane_paused", &lane)?;
+        let queued = [
+            ("service", "analysis"),
+            ("lane", "default"),
+            ("tier", "free"),
+            ("state", "queued"),
+        ];
+        (paused == 1.0 && scrape.value("weir_lane_jobs", &queued)? == 1.0).then_some(())
+    })
+    .await;
+    fire(&[&watched], Gauges::Stay, 10, &["WeirLanePaused"]).await;
+    // The command in the alert's summary.
+    run(&weir, &["lane", "resume", queue]);
+    assert_eq!(weir.finished(job, who).await["status"], "completed");
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_names_a_user_with_very_many_waiting_jobs() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["schedule"], &[]);
+    let watched = Watched::start(&process).await;
+    weir.maintenance_started().await;
+    let client = weir.client().await;
+    let flood = "SELECT count(*) FROM generate_series(1, 1100) n \
+                 CROSS JOIN LATERAL weir_submit('ann \"the flood\"', 'analysis', jsonb_build_object('n', n), 0) s \
+                 WHERE s.outcome IN ('admitted', 'parked')";
+    let submitted: i64 = client.query_one(flood, &[]).await.unwrap().get(0);
+    assert_eq!(submitted, 1100);
+    weir.until("the user in a scrape", async || {
+        let text = process.scrape().await.text;
+        text.contains(r#"weir_holder_waiting_jobs{holder="ann \"the flood\""} 1100"#)
+            .then_some(())
+    })
+    .await;
+    fire(&[&watched], Gauges::Stay, 10, &["WeirHolderFloods"]).await;
+    assert!(
+        run(&weir, &["status"]).contains("1100 ann \"the flood\""),
+        "the status names the user"
+    );
+    // The command of the runbook.
+    run(&weir, &["job", "cancel", "--user", "ann \"the flood\""]);
+    weir.until("the end of the flood", async || {
+        let text = process.scrape().await.text;
+        text.contains(r#"weir_holder_waiting_jobs{holder=""} 0"#)
+            .then_some(())
+    })
+    .await;
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_alert_fires_while_a_step_of_reconciliation_fails() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["schedule"], &[]);
@@ -623,7 +768,7 @@ async fn alerts_fire_on_reports_of_the_edge() {
     let watched = Watched::start(&process).await;
     let report = json!({
         "requests": {"user": 20, "failed": 1, "unverifiable": 2},
-        "events": {"counter_unavailable": 3, "limiter_unavailable": 1, "origin_unreachable": 2},
+        "events": {"counter_unavailable": 3, "limiter_unavailable": 1, "counter_full": 2, "origin_unreachable": 2},
     });
     let key = AssertionKey::new(EDGE_SECRET.as_bytes()).unwrap();
     let now = jiff::Timestamp::now().as_second().unsigned_abs();
@@ -637,6 +782,7 @@ async fn alerts_fire_on_reports_of_the_edge() {
     let names = [
         "WeirBroken",
         "WeirEdgeFallback",
+        "WeirEdgeCounterFull",
         "WeirEdgeCannotCount",
         "WeirEdgeCannotVerify",
         "WeirEdgeCannotReachOrigin",

@@ -123,6 +123,46 @@ fn every_variable_of_the_example_is_a_setting() {
 /// The project's public address.
 const HOME: &str = "https://github.com/weir-queue/weir";
 
+/// The programs of a runbook's commands, and PostgreSQL's.
+const PROGRAMS: [&str; 10] = [
+    "weir",
+    "systemctl",
+    "journalctl",
+    "curl",
+    "psql",
+    "npm",
+    "npx",
+    "SELECT",
+    "GRANT",
+    "VACUUM",
+];
+
+#[test]
+fn every_section_of_the_runbook_has_a_command_that_exists() {
+    let text = read("docs/operations.md");
+    for section in text.split("\n### ").skip(1).filter(|one| one.starts_with("Weir")) {
+        let (name, body) = section.split_once('\n').unwrap();
+        let body = body.split("\n## ").next().unwrap();
+        // Code in a line, and lines of blocks.
+        let spans = body.split('`').skip(1).step_by(2);
+        let commands: Vec<Vec<&str>> = spans
+            .chain(body.lines().map(str::trim))
+            .map(|code| code.split_whitespace().collect::<Vec<_>>())
+            .filter(|words| words.len() > 1 && PROGRAMS.contains(&words[0]))
+            .collect();
+        assert!(!commands.is_empty(), "{name} has no command");
+        for words in commands.iter().filter(|words| words[0] == "weir") {
+            let is_name = |word: &&&str| word.chars().all(|letter| letter.is_ascii_lowercase());
+            let output = std::process::Command::new(env!("CARGO_BIN_EXE_weir"))
+                .args(words[1..].iter().take_while(is_name))
+                .arg("--help")
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{name}: {words:?}");
+        }
+    }
+}
+
 #[test]
 fn every_alert_has_a_section_in_the_runbook_and_vice_versa() {
     let alerts: Value = serde_yaml_ng::from_str(&read("deploy/prometheus/alerts.yml")).unwrap();
