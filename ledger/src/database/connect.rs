@@ -10,12 +10,12 @@ use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Connection, SimpleQueryMessage, Socket};
 
-use super::commit_times::CommitTimes;
 use super::connection_pool::ConnectionPool;
 use super::error::DatabaseError;
 use super::notifier::Notifier;
 use super::parameters::{Host, KEEPALIVE_IDLE, Server, Session, TCP_USER_TIMEOUT, Target};
 use super::prepared::PreparedClient;
+use super::recent_commits::RecentCommits;
 use super::relay::Relay;
 use super::schemas::Schemas;
 use super::settings::{self, Settings};
@@ -61,7 +61,7 @@ pub struct Database {
     for_river: Box<sqlx::postgres::PgConnectOptions>,
     schemas: Schemas,
     notifier: Arc<OnceLock<Notifier>>,
-    pub(super) commits: CommitTimes,
+    pub(super) commits: RecentCommits,
 }
 
 impl Database {
@@ -100,7 +100,7 @@ impl Database {
             for_river: Box::new(for_river),
             schemas: Schemas::default(),
             notifier: Arc::default(),
-            commits: CommitTimes::default(),
+            commits: RecentCommits::default(),
         })
     }
 
@@ -380,6 +380,13 @@ impl Database {
             ("idle_in_transaction_session_timeout", "1min"),
         ])
         .await
+    }
+
+    /// Whether this process's last submission or settlement failed within the last seconds, because the server lacked
+    /// disk or memory.
+    #[must_use]
+    pub fn lacks_resources(&self) -> bool {
+        self.commits.have_failed()
     }
 
     /// A pool of connections for many callers. Each statement may take at most 10 s.

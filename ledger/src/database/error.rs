@@ -194,12 +194,22 @@ impl DatabaseError {
         }
     }
 
+    /// Whether the server lacked disk or memory, or could not read or write its files.
+    pub(crate) fn is_lack_of_resources(&self) -> bool {
+        match self {
+            Self::Postgres(error) | Self::Connect { error, .. } => error
+                .code()
+                .is_some_and(|code| matches!(&code.code()[..2], "53" | "58")),
+            _ => false,
+        }
+    }
+
     /// Whether a retry may succeed later: the statement took too long, or the server lacked memory or disk.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
-            Self::Postgres(error) | Self::Connect { error, .. } => error.code().is_some_and(|code| {
-                *code == SqlState::QUERY_CANCELED || matches!(&code.code()[..2], "53" | "58")
-            }),
+            Self::Postgres(error) | Self::Connect { error, .. } => {
+                self.is_lack_of_resources() || error.code() == Some(&SqlState::QUERY_CANCELED)
+            }
             Self::Contended
             | Self::Locked
             | Self::TooManyInQuarantine

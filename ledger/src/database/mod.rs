@@ -1,6 +1,5 @@
 //! Connections to PostgreSQL: `tokio-postgres` for Weir's own statements, SQLx for River's.
 
-mod commit_times;
 mod connect;
 mod connection_pool;
 mod error;
@@ -8,6 +7,7 @@ pub mod listener;
 mod notifier;
 mod parameters;
 mod prepared;
+mod recent_commits;
 mod relay;
 mod schemas;
 pub(crate) mod session;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use futures_util::future::try_join_all;
 use tokio_postgres::{Client, GenericClient, Statement};
 
-use super::commit_times::CommitTimes;
 use super::connect::{CONNECT_TIMEOUT, Database};
 use super::error::{DatabaseError, Failure, Phase};
+use super::recent_commits::RecentCommits;
 
 /// The maximum time of a transaction. After that, the transaction is stuck and its connection is dropped.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(8);
@@ -62,14 +62,14 @@ pub(crate) struct Connection<S> {
     pub(crate) client: Client,
     pub(crate) statements: S,
     lock_timeout: Duration,
-    commits: CommitTimes,
+    commits: RecentCommits,
 }
 
 impl<S> Connection<S> {
     /// Starts a transaction. It waits for a lock for the session's timeout, and as long as a few commits take: another
     /// transaction that is only waiting for its commit does not block.
     pub(crate) async fn begin(&self) -> Result<(), tokio_postgres::Error> {
-        let commits = self.commits.recent() * COMMITS;
+        let commits = self.commits.longest() * COMMITS;
         let longer = async {
             match commits > self.lock_timeout {
                 true => {
@@ -148,6 +148,9 @@ impl<S: Statements> Session<S> {
 
     /// Ends a failed transaction. Closes a connection after anything unexpected.
     pub(crate) async fn recover(&mut self, failure: &Failure) {
+        if matches!(failure, Failure::Refused(error) if error.is_lack_of_resources()) {
+            self.database.commits.record_failure();
+        }
         if let Some(connection) = self.connection.take()
             && failure.keeps_connection()
             && tokio::time::timeout(CONNECT_TIMEOUT, connection.client.batch_execute("ROLLBACK"))

@@ -17,10 +17,10 @@ use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 
 use super::listen::{self, ListenError, Patience};
-use crate::config::Settings;
+use crate::context::Context;
 use crate::status::cache_duration;
 use crate::telemetry::gauges::Gauges;
-use weir_ledger::database::{ConnectionPool, DatabaseError, FromDatabase};
+use weir_ledger::database::{ConnectionPool, Database, DatabaseError, FromDatabase};
 use weir_ledger::read::{overview, probes};
 
 /// The maximum time that a probe waits for the database: less than the usual timeout of a prober.
@@ -28,6 +28,7 @@ const DATABASE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The state that the probes' routes share.
 pub struct Probes {
+    database: Database,
     pool: ConnectionPool,
     metrics: PrometheusHandle,
     gauges: Gauges,
@@ -86,14 +87,11 @@ impl From<tokio_postgres::Error> for Unready {
 impl Probes {
     /// Registers the gauges. Sends no query yet.
     #[must_use]
-    pub fn new(
-        pool: ConnectionPool,
-        settings: &Settings,
-        metrics: PrometheusHandle,
-        unready: CancellationToken,
-    ) -> Self {
+    pub fn new(context: &Context, metrics: PrometheusHandle, unready: CancellationToken) -> Self {
+        let settings = &context.settings;
         Self {
-            pool,
+            database: context.database.clone(),
+            pool: context.pool.clone(),
             metrics,
             gauges: Gauges::new(&settings.services, &settings.catalogue),
             shown_until: Mutex::new(None),
@@ -168,6 +166,7 @@ impl Probes {
             Ok((current, leaders))
         });
         let stopping = self.unready.is_cancelled();
+        let lacks_resources = self.database.lacks_resources();
         match database.await {
             Err(Unready::ReadOnly) => Readiness {
                 ready: false,
@@ -179,8 +178,11 @@ impl Probes {
                 stopping,
             },
             Ok((current, leaders)) => Readiness {
-                ready: current && !stopping,
-                database: "up",
+                ready: current && !stopping && !lacks_resources,
+                database: match lacks_resources {
+                    true => "lacks disk or memory: the last write failed",
+                    false => "up",
+                },
                 migrations: if current {
                     "applied"
                 } else {

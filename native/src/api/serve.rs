@@ -56,7 +56,7 @@ pub async fn run(
     unready: CancellationToken,
     stopping: CancellationToken,
 ) -> Result<(), ServeError> {
-    let probes = Probes::new(context.pool.clone(), &context.settings, metrics, unready);
+    let probes = Probes::new(&context, metrics, unready);
     let router = tokio::select! {
         router = router(&context, stopping.clone()) => router?,
         () = stopping.cancelled() => return Ok(()),

@@ -221,7 +221,7 @@ impl Process {
             let serving = serve::run(context.clone(), metrics, unready.clone(), stopping.clone());
             tasks.spawn(async { Ok(serving.await?) });
         } else if let Some(address) = context.settings.probes {
-            let probes = Probes::new(context.pool.clone(), &context.settings, metrics, unready.clone());
+            let probes = Probes::new(context, metrics, unready.clone());
             let stopping = stopping.clone();
             tasks.spawn(async move { Ok(probes::run(probes, address, stopping).await?) });
         }

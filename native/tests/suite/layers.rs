@@ -97,7 +97,7 @@ const LEDGER: &[&str] = &[
     "periodic",
     "database::error",
     "database::tls",
-    "database::commit_times",
+    "database::recent_commits",
     "database::parameters",
     "database::prepared",
     "database::notifier",

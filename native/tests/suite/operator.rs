@@ -237,6 +237,50 @@ async fn readiness_needs_a_database_and_reports_a_missing_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_process_is_not_ready_while_the_disk_is_full() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["serve"], &[]);
+    process.ready().await;
+    let client = weir.client().await;
+    client
+        .batch_execute(
+            "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$; \
+             CREATE TRIGGER full_disk AFTER INSERT ON quota_reservations FOR EACH STATEMENT EXECUTE FUNCTION full_disk()",
+        )
+        .await
+        .unwrap();
+    let who = Who::User(weir.user("pro").await);
+    let body = files(&[("a_test.go", GO_TESTS)]).to_string();
+    let submit = async |id: &str| {
+        process
+            .call("POST", "/api/jobs/analysis", who, id, &body)
+            .await
+            .status
+    };
+    let readiness = async || {
+        let reply = process.get("/readyz").await.unwrap();
+        (reply.status, serde_json::from_str::<Value>(&reply.text).unwrap())
+    };
+    // A slow machine may take longer for the probe than a failure counts.
+    let (_, body) = weir
+        .until("a process that is not ready", async || {
+            assert_eq!(submit("full").await, 503);
+            Some(readiness().await).filter(|(status, _)| *status == 503)
+        })
+        .await;
+    assert_eq!(body["database"], "lacks disk or memory: the last write failed");
+    client
+        .batch_execute("DROP TRIGGER full_disk ON quota_reservations")
+        .await
+        .unwrap();
+    assert_eq!(submit("free").await, 202);
+    assert_eq!(readiness().await.0, 200, "a write succeeded");
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_slow_count_does_not_mean_the_database_is_down() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["serve"], &[]);

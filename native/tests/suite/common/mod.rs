@@ -149,7 +149,7 @@ impl Weir {
         let metrics = metrics_exporter_prometheus::PrometheusBuilder::new()
             .build_recorder()
             .handle();
-        let probes = Probes::new(context.pool.clone(), &context.settings, metrics, stopping.clone());
+        let probes = Probes::new(&context, metrics, stopping.clone());
         let router = serve::router(&context, stopping.clone()).await.unwrap();
         Self {
             router: router.merge(probes::router(Arc::new(probes))),
