@@ -63,6 +63,7 @@ Settings come from the environment. Weir refuses to start on invalid settings an
   OTEL_EXPORTER_OTLP_ENDPOINT   where to send traces, by OTLP over HTTP [default: nowhere]. OTEL_SERVICE_NAME,
                                 OTEL_TRACES_SAMPLER and others as OpenTelemetry defines them
 To read a secret from a file, append _FILE to the name of its variable: DATABASE_URL_FILE.
+Exit codes: 0 success, 1 not done or violated, 2 wrong usage or another error, 3 not found.
 docs/reference/settings.md lists all settings; deploy/weir.env.example has the defaults.
 
 weir.toml has a [[service]] for each kind of job. It sets the pools, the timeout, the retry policy (`retry`), and the

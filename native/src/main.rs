@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             cli::output::print_failure(&*error);
-            ExitCode::from(2)
+            cli::output::exit_code(&*error)
         }
     }
 }

@@ -29,12 +29,26 @@ pub enum ControlError {
     /// Unknown webhook.
     #[error("unknown webhook {0}; `weir webhook list` lists all webhooks")]
     WebhookNotFound(Uuid),
+    /// Unknown service key.
+    #[error("unknown key {0}; `weir key list` lists all keys")]
+    KeyNotFound(String),
     /// The change itself cannot be made.
     #[error("{0}")]
     Invalid(String),
     /// Another condition prevents the change.
     #[error("{0}")]
     Conflict(String),
+}
+
+impl ControlError {
+    /// Whether the thing that the caller named does not exist.
+    #[must_use]
+    pub const fn is_not_found(&self) -> bool {
+        matches!(
+            self,
+            Self::UserNotFound(_) | Self::GrantNotFound(_) | Self::WebhookNotFound(_) | Self::KeyNotFound(_)
+        )
+    }
 }
 
 impl From<tokio_postgres::Error> for ControlError {

@@ -188,9 +188,7 @@ pub async fn revoke_key(client: &mut Client, actor: &str, name: &str) -> Result<
         )
         .await?;
     let Some(before) = row.as_ref().map(from_row) else {
-        return Err(ControlError::Invalid(format!(
-            "unknown key {name}; `weir key list` lists all keys"
-        )));
+        return Err(ControlError::KeyNotFound(name.to_owned()));
     };
     if before.revoked_at.is_some() {
         return Ok(false);

@@ -190,7 +190,8 @@ impl From<ControlError> for ApiError {
             ControlError::UnknownMeter(..)
             | ControlError::UserNotFound(_)
             | ControlError::GrantNotFound(_)
-            | ControlError::WebhookNotFound(_) => Self::NotFound(text),
+            | ControlError::WebhookNotFound(_)
+            | ControlError::KeyNotFound(_) => Self::NotFound(text),
             ControlError::UserDeleted(_) => Self::Deleted,
             ControlError::Conflict(_) => Self::Conflict(text),
         }

@@ -12,7 +12,7 @@ use weir_ledger::holder::Holders;
 use weir_policy::subject::Subject;
 
 use super::connection::connected;
-use super::output::{CommandResult, ProgressLine, actor, counted, print};
+use super::output::{CommandResult, NOT_FOUND, NotFound, ProgressLine, actor, counted, print};
 
 #[derive(Subcommand)]
 pub(crate) enum Job {
@@ -89,16 +89,17 @@ impl Job {
         let is_whole = outcomes
             .keys()
             .all(|outcome| matches!(*outcome, "retried" | "cancelled"));
+        let is_missing = !outcomes.is_empty() && outcomes.keys().all(|outcome| *outcome == "not_found");
         if outcomes.is_empty() {
             print("no job matches\n")?;
         }
         for (outcome, count) in outcomes {
             print(&format!("{outcome}: {}\n", counted(count as i128, "job", "jobs")))?;
         }
-        Ok(if is_whole {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
+        Ok(match (is_whole, is_missing) {
+            (true, _) => ExitCode::SUCCESS,
+            (false, true) => ExitCode::from(NOT_FOUND),
+            (false, false) => ExitCode::FAILURE,
         })
     }
 }
@@ -116,7 +117,7 @@ impl Selection {
         let kinds = match &self.service {
             Some(name) => {
                 let service = settings.service(name);
-                let service = service.ok_or_else(|| format!("unknown service {name:?}"))?;
+                let service = service.ok_or_else(|| NotFound(format!("unknown service {name:?}")))?;
                 Some(vec![service.kind.clone()])
             }
             None => None,

@@ -6,7 +6,7 @@ use clap::Subcommand;
 use weir::config::Settings;
 
 use super::connection::connected;
-use super::output::{CommandResult, print};
+use super::output::{CommandResult, NotFound, print};
 
 #[derive(Subcommand)]
 pub(crate) enum Lane {
@@ -35,7 +35,8 @@ impl Lane {
         let (Self::Pause { queue } | Self::Resume { queue }) = &self;
         let mut queues = settings.services.iter().flat_map(|service| service.queues());
         if !queues.any(|(_, name, _)| name == *queue) {
-            return Err(format!("no service has a lane {queue:?}; `weir status` lists the lanes").into());
+            let text = format!("no service has a lane {queue:?}; `weir status` lists the lanes");
+            return Err(NotFound(text).into());
         }
         let pool = settings.database()?.river_pool(1)?;
         let river = riverqueue::Client::builder(pool).build()?;

@@ -8,11 +8,32 @@ use std::time::{Duration, Instant};
 use anstyle::{AnsiColor, Style};
 use comfy_table::{Row, Table, presets};
 use serde::Serialize;
+use weir_ledger::control::ControlError;
 
 pub(crate) type CommandResult = Result<ExitCode, Box<dyn Error>>;
 
 /// The interval at which progress is shown.
 const PROGRESS: Duration = Duration::from_millis(500);
+
+/// The exit code of a command that named something that does not exist.
+pub(super) const NOT_FOUND: u8 = 3;
+
+/// The exit code of wrong usage and of all other errors. Wrong arguments have it, too.
+const ERROR: u8 = 2;
+
+/// Something that a command named does not exist.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct NotFound(pub(super) String);
+
+/// The exit code of a failed command.
+pub(crate) fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
+    let is_not_found = error.is::<NotFound>()
+        || error
+            .downcast_ref::<ControlError>()
+            .is_some_and(ControlError::is_not_found);
+    ExitCode::from(if is_not_found { NOT_FOUND } else { ERROR })
+}
 
 /// Writes to standard output, in color only on a terminal (and without `NO_COLOR`). Returns whether the output is still
 /// read: `| head` closes it early. That is not an error, but would make `println!` panic.

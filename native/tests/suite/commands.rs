@@ -252,7 +252,7 @@ async fn a_user_is_shown_as_text_and_as_json() {
         "analysis, in analyses: 1 used in this period\n"
     );
     let unknown = run(&weir, &["user", "show", "stranger"], &[]);
-    assert_eq!(unknown.status.code(), Some(2));
+    assert_eq!(unknown.status.code(), Some(3));
     assert_eq!(
         String::from_utf8_lossy(&unknown.stderr),
         "weir: user \"stranger\" not found\n"
@@ -349,4 +349,33 @@ fn completions_and_manual_pages_name_every_command() {
     std::fs::remove_dir_all(folder).unwrap();
     // Colour is for terminals.
     assert!(!help.contains('\x1b'), "{help}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn not_found_and_wrong_usage_have_different_exit_codes() {
+    let weir = Weir::new().await;
+    let id = uuid::Uuid::nil().to_string();
+    let missing: [&[&str]; 7] = [
+        &["user", "show", "nobody"],
+        &["user", "delete", "nobody", "--yes"],
+        &["webhook", "remove", &id],
+        &["key", "revoke", "no-key"],
+        &["lane", "pause", "no_lane"],
+        &["job", "cancel", "999999999"],
+        &["job", "cancel", "--service", "no-service"],
+    ];
+    for arguments in missing {
+        let output = run(&weir, arguments, &[]);
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}: {output:?}");
+    }
+    let wrong: [&[&str]; 3] = [
+        &["user", "shwo", "nobody"],
+        &["job", "cancel"],
+        &["user", "override", "nobody", "analysis", "--limit", "much"],
+    ];
+    for arguments in wrong {
+        let output = run(&weir, arguments, &[]);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+    }
+    weir.end().await;
 }
