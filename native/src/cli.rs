@@ -21,6 +21,7 @@ mod uninstall;
 mod usage;
 mod user;
 mod user_text;
+mod values;
 mod webhook;
 
 use std::path::PathBuf;

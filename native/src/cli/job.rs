@@ -13,6 +13,7 @@ use weir_policy::subject::Subject;
 
 use super::connection::connected;
 use super::output::{CommandResult, NOT_FOUND, NotFound, ProgressLine, actor, counted, print};
+use super::values;
 
 #[derive(Subcommand)]
 pub(crate) enum Job {
@@ -49,7 +50,7 @@ pub(crate) struct Selection {
     #[arg(long)]
     error: Option<String>,
     /// Jobs that ended, or were submitted, at least this long ago, such as 1h.
-    #[arg(long, value_parser = humantime::parse_duration)]
+    #[arg(long, value_parser = values::duration)]
     older_than: Option<Duration>,
     /// Only print the number of jobs.
     #[arg(long)]

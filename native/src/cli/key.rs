@@ -13,6 +13,7 @@ use weir_ledger::control::{self, KEY_PREFIX, Scope, ServiceKey};
 
 use super::connection::connected;
 use super::output::{CommandResult, actor, plain_table, print, print_error, print_json, table_text};
+use super::values;
 
 #[derive(Subcommand)]
 pub(crate) enum Key {
@@ -98,10 +99,9 @@ fn scopes() -> impl TypedValueParser<Value = Scope> {
 
 /// A duration greater than zero.
 fn positive_duration(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(Duration::ZERO) => Err("the ttl must be more than 0".to_owned()),
-        Ok(duration) => Ok(duration),
-        Err(error) => Err(error.to_string()),
+    match values::duration(text)? {
+        Duration::ZERO => Err("the ttl must be more than 0".to_owned()),
+        duration => Ok(duration),
     }
 }
 

@@ -11,6 +11,7 @@ use weir_policy::subject::Subject;
 
 use super::connection::connected;
 use super::output::{CommandResult, print};
+use super::values;
 
 #[derive(Args)]
 pub(super) struct Token {
@@ -21,7 +22,7 @@ pub(super) struct Token {
     #[arg(long)]
     user: Option<Subject>,
     /// The token's lifetime.
-    #[arg(long, default_value = "1h", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "1h", value_parser = values::duration)]
     ttl: Duration,
 }
 

@@ -15,6 +15,7 @@ use weir_ledger::control::{self, UsageEvent};
 
 use super::connection::connected;
 use super::output::{CommandResult, ProgressLine, actor, counted, print, print_error};
+use super::values;
 
 #[derive(Subcommand)]
 pub(crate) enum Usage {
@@ -26,7 +27,7 @@ Example:
   weir usage archive --before 2026-01-01T00:00:00Z --to usage-2025.jsonl")]
     Archive {
         /// Archive the periods that ended before this time, such as 2026-01-01T00:00:00Z; at least 31 days ago.
-        #[arg(long)]
+        #[arg(long, value_parser = values::time)]
         before: Timestamp,
         /// The file to append to, one CloudEvent per line, as in `GET /admin/usage/events`.
         #[arg(long)]

@@ -22,6 +22,7 @@ use weir_policy::subject::Subject;
 use super::connection::connected;
 use super::output::{CommandResult, actor, counted, print, print_json};
 use super::user_text;
+use super::values;
 
 #[derive(Args)]
 pub(crate) struct User {
@@ -42,7 +43,7 @@ pub(crate) struct OwnLimits {
     #[arg(long)]
     burst: Option<u32>,
     /// When the override expires, such as 2027-01-31T00:00:00Z [default: never].
-    #[arg(long)]
+    #[arg(long, value_parser = values::time)]
     until: Option<Timestamp>,
 }
 
@@ -130,7 +131,7 @@ Examples:
         #[arg(long)]
         reason: String,
         /// When it expires, such as 2027-01-31T00:00:00Z [default: never].
-        #[arg(long)]
+        #[arg(long, value_parser = values::time)]
         expires: Option<Timestamp>,
         /// An idempotency key; a repeated key has no further effect.
         #[arg(long)]
@@ -145,6 +146,7 @@ Examples:
         /// The user's subject, as in their tokens.
         subject: Subject,
         /// The id of the grant, as `weir user show` prints it.
+        #[arg(value_parser = values::grant)]
         grant: Uuid,
         /// Lower the grant to this amount [default: 0, which ends it].
         #[arg(long, default_value_t = 0, hide_default_value = true)]
@@ -214,16 +216,16 @@ struct PlanArguments {
     #[arg(long)]
     event_id: Option<String>,
     /// When the event happened at the provider; an event older than the last one changes nothing [default: now].
-    #[arg(long)]
+    #[arg(long, value_parser = values::time)]
     occurred_at: Option<Timestamp>,
     /// The provider's id of the subscription.
     #[arg(long)]
     subscription: Option<String>,
     /// The start of the paid period; later billing periods start on the same day of the month [default: unchanged].
-    #[arg(long)]
+    #[arg(long, value_parser = values::time)]
     period_start: Option<Timestamp>,
     /// The end of the paid period, a whole number of months later.
-    #[arg(long, requires = "period_start")]
+    #[arg(long, requires = "period_start", value_parser = values::time)]
     period_end: Option<Timestamp>,
 }
 

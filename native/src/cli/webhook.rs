@@ -13,6 +13,7 @@ use weir_ledger::control::{self, Replay, TestDelivery, Webhook as Row};
 
 use super::connection::connected;
 use super::output::{CommandResult, actor, counted, plain_table, print, print_error, table_text};
+use super::values;
 
 /// The maximum wait for a test: longer than a receiver may take to respond.
 const PATIENCE: Duration = Duration::from_secs(25);
@@ -49,6 +50,7 @@ Example:
   weir webhook rotate 0192f0c1-5a4e-7c3b-9a55-3f1c2d4e5f60")]
     Rotate {
         /// The webhook's id.
+        #[arg(value_parser = values::webhook)]
         id: Uuid,
     },
     /// Enable a disabled webhook, and deliver the events of the last week.
@@ -57,6 +59,7 @@ Example:
   weir webhook enable 0192f0c1-5a4e-7c3b-9a55-3f1c2d4e5f60")]
     Enable {
         /// The webhook's id.
+        #[arg(value_parser = values::webhook)]
         id: Uuid,
     },
     /// Remove a webhook and drop its waiting deliveries.
@@ -65,6 +68,7 @@ Example:
   weir webhook remove 0192f0c1-5a4e-7c3b-9a55-3f1c2d4e5f60")]
     Remove {
         /// The webhook's id.
+        #[arg(value_parser = values::webhook)]
         id: Uuid,
     },
     /// Send an event of the type webhook.test and show the response; exit code 1 if the delivery fails.
@@ -73,6 +77,7 @@ Example:
   weir webhook test 0192f0c1-5a4e-7c3b-9a55-3f1c2d4e5f60")]
     Test {
         /// The webhook's id.
+        #[arg(value_parser = values::webhook)]
         id: Uuid,
     },
     /// Deliver events again, with the same ids.
@@ -81,6 +86,7 @@ Example:
   weir webhook replay 0192f0c1-5a4e-7c3b-9a55-3f1c2d4e5f60 --undelivered-since 2026-01-31T00:00:00Z")]
     Replay {
         /// The webhook's id.
+        #[arg(value_parser = values::webhook)]
         id: Uuid,
         #[command(flatten)]
         which: Which,
@@ -94,7 +100,7 @@ pub(crate) struct Which {
     #[arg(long)]
     event: Option<String>,
     /// All undelivered events since this time, such as 2027-01-31T00:00:00Z.
-    #[arg(long)]
+    #[arg(long, value_parser = values::time)]
     undelivered_since: Option<Timestamp>,
 }
 

@@ -379,3 +379,62 @@ async fn not_found_and_wrong_usage_have_different_exit_codes() {
     }
     weir.end().await;
 }
+
+#[test]
+fn a_wrong_value_is_answered_with_an_example() {
+    let id = uuid::Uuid::nil().to_string();
+    let (time, duration) = ("such as 2027-01-31T00:00:00Z", "such as 90s, 8h or 30d");
+    let cases: [(&[&str], &str); 9] = [
+        (&["usage", "archive", "--to", "x", "--before", "yesterday"], time),
+        (
+            &["webhook", "replay", &id, "--undelivered-since", "2027-01-31"],
+            time,
+        ),
+        (
+            &[
+                "user",
+                "grant",
+                "ann",
+                "analysis",
+                "1",
+                "--reason",
+                "x",
+                "--expires",
+                "soon",
+            ],
+            time,
+        ),
+        (
+            &[
+                "user", "override", "ann", "analysis", "--slots", "1", "--until", "soon",
+            ],
+            time,
+        ),
+        (&["user", "plan", "ann", "pro", "--occurred-at", "now"], time),
+        (&["job", "cancel", "--older-than", "long"], duration),
+        (
+            &[
+                "key",
+                "create",
+                "--name",
+                "x",
+                "--scope",
+                "read",
+                "--ttl",
+                "1 fortnight",
+            ],
+            duration,
+        ),
+        (&["token", "--tier", "pro", "--ttl", "8"], duration),
+        (&["webhook", "test", "mine"], "`weir webhook list` shows the ids"),
+    ];
+    for (arguments, example) in cases {
+        let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains(example), "{arguments:?}: {error}");
+    }
+}

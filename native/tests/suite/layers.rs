@@ -324,6 +324,7 @@ const NATIVE: &[&str] = &[
     "lib",
     "cli::connection",
     "cli::output",
+    "cli::values",
     "cli::audit",
     "cli::documents",
     "cli::first_process",
