@@ -21,6 +21,36 @@ pub struct Deleted {
     pub usage_events: i64,
 }
 
+/// What a deletion would affect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToDelete {
+    /// Jobs that would be deleted, with their arguments and outputs.
+    pub jobs: i64,
+    /// Of these, jobs that have not ended.
+    pub unfinished: i64,
+    /// Usage events that would be kept under an anonymous id.
+    pub usage_events: i64,
+}
+
+/// Counts what [`delete`] would affect. Jobs that other clients inserted and that have ended do not count.
+///
+/// # Errors
+///
+/// When the user is unknown, or when the database cannot be used.
+pub async fn to_delete(client: &Client, user: &User) -> Result<ToDelete, ControlError> {
+    if !user.is_known(client).await? {
+        return Err(ControlError::UserNotFound(user.subject.to_string()));
+    }
+    let row = client
+        .query_one(include_str!("sql/to_delete.sql"), &[&user.id])
+        .await?;
+    Ok(ToDelete {
+        jobs: row.get("jobs"),
+        unfinished: row.get("unfinished"),
+        usage_events: row.get("usage_events"),
+    })
+}
+
 /// Deletes a user: subject, subscription, limits, and jobs with their arguments and outputs. Usage events, balances and
 /// grants move to a random id that cannot be traced back. The log keeps the old id, because it must record who changed
 /// what.

@@ -24,7 +24,7 @@ mod webhooks;
 
 pub use adjustments::{Adjustment, Credit, NewAdjustment, adjust};
 pub use cancel::cancel_waiting;
-pub use deletion::{Deleted, delete};
+pub use deletion::{Deleted, ToDelete, delete, to_delete};
 pub use deliveries::{
     DELIVERY_KIND, DeliveryState, Receiver, Replay, TestDelivery, delivery, delivery_queues, receiver,
     replay_webhook, test_webhook,

@@ -1,6 +1,8 @@
 //! `weir user`: the operations of `/admin` from a shell.
 
 use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::{IsTerminal, stdin};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -192,12 +194,12 @@ Example:
     /// Delete the user and all its jobs; billed usage is kept without the user's name.
     #[command(after_help = "\
 Example:
-  weir user delete alice --yes")]
+  weir user delete alice")]
     Delete {
         /// The user's subject, as in their tokens.
         subject: Subject,
-        /// Confirm the deletion.
-        #[arg(long, required = true)]
+        /// Delete without asking; required if standard input is not a terminal.
+        #[arg(long)]
         yes: bool,
     },
 }
@@ -362,6 +364,28 @@ async fn adjusted(
     ))
 }
 
+/// Shows what a deletion affects, and asks on a terminal whether to go ahead.
+async fn is_confirmed(client: &Client, user: &control::User) -> Result<bool, Box<dyn Error>> {
+    let subject = &user.subject;
+    let control::ToDelete {
+        jobs,
+        unfinished,
+        usage_events,
+    } = control::to_delete(client, user).await?;
+    print(&format!(
+        "{subject}: {} will be deleted, {unfinished} of them unfinished; {} will be kept anonymously\n",
+        counted(jobs, "job", "jobs"),
+        counted(usage_events, "usage event", "usage events")
+    ))?;
+    if !stdin().is_terminal() {
+        return Err("standard input is not a terminal; add --yes to delete the user".into());
+    }
+    print(&format!("Delete {subject}? [y/N] "))?;
+    let mut answer = String::new();
+    stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
 /// Prints a value as JSON or as text.
 fn shown(value: &Value, json: bool, text: impl Fn(&Value) -> String) -> CommandResult {
     if json {
@@ -450,7 +474,11 @@ impl User {
                 let cancelled = control::cancel_waiting(client, &actor, &user, reason.as_deref()).await?;
                 format!("cancelled {}", counted(i128::from(cancelled), "job", "jobs"))
             }
-            Action::Delete { .. } => {
+            Action::Delete { yes, .. } => {
+                if !yes && !is_confirmed(client, &user).await? {
+                    print("nothing was deleted\n")?;
+                    return Ok(ExitCode::FAILURE);
+                }
                 let deleted = control::delete(client, &actor, &user).await?;
                 format!(
                     "deleted, with {}; kept anonymously: {}",

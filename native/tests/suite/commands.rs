@@ -1,7 +1,7 @@
 //! The subcommands that do one thing and end, as an operator runs them.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Output, Stdio};
 
 use crate::common::process::command;
@@ -437,4 +437,50 @@ fn a_wrong_value_is_answered_with_an_example() {
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(error.contains(example), "{arguments:?}: {error}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_shows_what_goes_and_asks() {
+    let weir = Weir::new().await;
+    let who = Who::Subject("ann");
+    for _ in 0..2 {
+        weir.analyse(who, "a_test.go", GO_TESTS).await;
+    }
+    let delete = |answer: &str| {
+        let nix::pty::OpenptyResult { master, slave } = nix::pty::openpty(None, None).unwrap();
+        // The terminal keeps the line until the command reads it.
+        std::fs::File::from(master.try_clone().unwrap())
+            .write_all(answer.as_bytes())
+            .unwrap();
+        command(&weir, &["user", "delete", "ann"])
+            .stdin(slave)
+            .output()
+            .unwrap()
+    };
+    let shows =
+        "ann: 2 jobs will be deleted, 2 of them unfinished; 0 usage events will be kept anonymously\n";
+    let unasked = run(&weir, &["user", "delete", "ann"], &[]);
+    assert_eq!(unasked.status.code(), Some(2), "{unasked:?}");
+    assert!(message(&unasked).contains(shows), "{unasked:?}");
+    assert!(
+        String::from_utf8_lossy(&unasked.stderr).contains("--yes"),
+        "{unasked:?}"
+    );
+
+    let declined = delete("no\n");
+    assert_eq!(declined.status.code(), Some(1), "{declined:?}");
+    assert_eq!(
+        message(&declined),
+        format!("{shows}Delete ann? [y/N] nothing was deleted\n")
+    );
+    assert!(run(&weir, &["user", "show", "ann"], &[]).status.success());
+
+    let confirmed = delete("y\n");
+    assert!(confirmed.status.success(), "{confirmed:?}");
+    assert!(
+        message(&confirmed).contains("[y/N] deleted, with 2 jobs"),
+        "{confirmed:?}"
+    );
+    assert!(!run(&weir, &["user", "show", "ann"], &[]).status.success());
+    weir.end().await;
 }
