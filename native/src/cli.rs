@@ -31,9 +31,11 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use weir::config::Settings;
 use weir::config::service::Service;
+use weir::config::stored;
 use weir::work::Role;
 
 use audit::Audit;
+use connection::connected;
 use import::Import;
 use job::Job;
 use key::Key;
@@ -57,7 +59,8 @@ Settings come from the environment. Weir refuses to start on invalid settings an
   WEIR_ORIGIN_HOST, _PORT       where `serve` and `up` listen [default: 127.0.0.1, 8080]
   WEIR_METRICS_HOST, _PORT      where `work` and `schedule` answer /metrics, /healthz and /readyz; only with a port.
                                 `serve` and `up` answer them on the API's port
-  WEIR_CONFIG                   the file with the services [default: weir.toml]
+  WEIR_CONFIG                   the file with the services [default: weir.toml]. Without it, status, audit, key, user,
+                                job, lane, usage and webhook take the services from the database
   WEIR_DRAIN_TIMEOUT            how long running jobs may continue after SIGTERM [default: 30s]
   WEIR_STOP_DELAY               how long `serve` and `up` accept requests after SIGTERM; /readyz is 503 [default: 0s]
   FAIRNESS_..., ..._WORKERS     slots by plan, pool sizes (LEND_IDLE_WORKERS: whether lanes lend idle workers)
@@ -272,14 +275,38 @@ impl Command {
     }
 }
 
+impl Command {
+    /// Whether it runs services or compares the file with the database. The others work on any machine that reaches the
+    /// database.
+    fn needs_services_file(&self) -> bool {
+        !matches!(
+            self,
+            Self::Status(_)
+                | Self::Audit(_)
+                | Self::Key(_)
+                | Self::User(_)
+                | Self::Job(_)
+                | Self::Lane(_)
+                | Self::Usage(_)
+                | Self::Webhook(_)
+        )
+    }
+}
+
 pub(crate) async fn run(cli: Cli) -> CommandResult {
     match cli.command {
         // These commands need no settings.
         Command::Completions { shell } => documents::completions(Cli::command(), shell),
         Command::Manual { to } => documents::manual(Cli::command(), &to),
         command => {
-            let mut settings = Settings::from_env()?;
+            let mut settings = match command.needs_services_file() {
+                true => Settings::from_env()?,
+                false => Settings::from_env_without_file()?,
+            };
             settings.application_name = command.application_name();
+            if !settings.has_services_file {
+                settings.services = stored::services(&connected(&settings).await?).await?;
+            }
             command.run(settings).await
         }
     }

@@ -45,6 +45,18 @@ rows! {
         pub workers: i64,
     }
 
+    /// A service, as the last `weir migrate` wrote it.
+    pub struct StoredService {
+        /// Its name.
+        pub name: String,
+        /// Its meter.
+        pub meter: Meter,
+        /// River's kind of its jobs.
+        pub kind: String,
+        /// The maximum number of attempts at a job.
+        pub max_attempts: i16,
+    }
+
     /// The slots of a meter.
     pub struct MeterSlots {
         /// The meter.
@@ -71,6 +83,10 @@ rows! {
 statements! {
     /// Now, by the database's clock.
     pub fn clock() -> Timestamp = "SELECT clock_timestamp()";
+
+    /// All services.
+    pub fn services() -> Vec<StoredService> =
+        "SELECT name, event_type AS meter, kind, max_attempts FROM weir_services ORDER BY name";
 
     /// The unparked jobs by queue.
     pub fn jobs() -> Vec<LaneJobs> = include_str!("sql/lane_jobs.sql");

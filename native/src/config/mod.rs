@@ -10,6 +10,7 @@ pub mod retry;
 mod schemas;
 pub mod service;
 mod services_file;
+pub mod stored;
 mod table;
 pub mod traces;
 mod unknown;
@@ -110,6 +111,8 @@ pub struct Settings {
     pub access_log: AccessLog,
     /// The `OTEL_` variables: how traces are exported; `None` disables the export.
     pub traces: Option<Traces>,
+    /// Whether `weir.toml` was read. Without it, commands take the services from the database.
+    pub has_services_file: bool,
     /// The services of `weir.toml`, with pool sizes from the environment.
     pub services: Vec<Service>,
     /// The periodic jobs of `weir.toml`.
@@ -149,14 +152,22 @@ impl Settings {
     ///
     /// Lists every error.
     pub fn from_env() -> Result<Self, ConfigError> {
-        // Variables of other programs may have any bytes; Weir's are text.
-        let variables: Variables = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .collect();
-        let path = variables
-            .get("WEIR_CONFIG")
-            .map_or_else(|| PathBuf::from("weir.toml"), PathBuf::from);
+        let variables = environment();
+        let path = services_path(&variables);
         Self::read(&variables, &path)
+    }
+
+    /// As [`Self::from_env`]. If no file is named and there is no `weir.toml`, the settings have no services, and
+    /// variables of services are ignored.
+    ///
+    /// # Errors
+    ///
+    /// Lists every error.
+    pub fn from_env_without_file() -> Result<Self, ConfigError> {
+        let variables = environment();
+        let path = services_path(&variables);
+        let has_file = variables.contains_key(CONFIG) || path.exists();
+        Self::read_with(&variables, has_file.then_some(&*path))
     }
 
     /// Reads these variables and this services file.
@@ -165,6 +176,10 @@ impl Settings {
     ///
     /// Lists every error.
     pub fn read(variables: &Variables, services: &Path) -> Result<Self, ConfigError> {
+        Self::read_with(variables, Some(services))
+    }
+
+    fn read_with(variables: &Variables, services: Option<&Path>) -> Result<Self, ConfigError> {
         let (variables, file_faults) = variables::with_files(variables);
         let variables = &variables;
         let mut reader = Reader::new(variables);
@@ -178,7 +193,11 @@ impl Settings {
             .flat_map(|service| service.handler.passed_on())
             .cloned()
             .collect();
-        let unknown = unknown::faults(variables, &reader.asked(), &passed);
+        // The file's services have variables, too.
+        let unknown = match services {
+            Some(_) => unknown::faults(variables, &reader.asked(), &passed),
+            None => Vec::new(),
+        };
         let mut faults = reader.into_faults();
         faults.extend(unknown);
         if faults.is_empty() {
@@ -193,12 +212,12 @@ impl Settings {
     pub fn reference(services: &Path) -> BTreeMap<String, String> {
         let variables = Variables::new();
         let mut reader = Reader::new(&variables);
-        Self::from_reader(&mut reader, services);
+        Self::from_reader(&mut reader, Some(services));
         reader.asked()
     }
 
     /// Reads all settings. Invalid values are replaced by valid ones.
-    fn from_reader(reader: &mut Reader<'_>, services: &Path) -> Self {
+    fn from_reader(reader: &mut Reader<'_>, services: Option<&Path>) -> Self {
         let environment = reader.parsed(
             "WEIR_ENV",
             Environment::Production,
@@ -265,7 +284,10 @@ impl Settings {
                 },
             );
         let traces = traces::read(reader);
-        let defined = services_file::read(reader, services, environment == Environment::Development);
+        let is_development = environment == Environment::Development;
+        let defined = services.map(|path| services_file::read(reader, path, is_development));
+        let has_services_file = defined.is_some();
+        let defined = defined.unwrap_or_default();
         Self {
             database_url,
             schemas,
@@ -291,6 +313,7 @@ impl Settings {
             usage_event_source,
             access_log,
             traces,
+            has_services_file,
             services: defined.services,
             periodic: defined.periodic,
             catalogue: defined.catalogue,
@@ -361,6 +384,22 @@ impl Settings {
     pub fn service(&self, name: &str) -> Option<&Service> {
         self.services.iter().find(|service| service.name == name)
     }
+}
+
+/// The variable that names the services file.
+const CONFIG: &str = "WEIR_CONFIG";
+
+/// The process environment. Variables of other programs may have any bytes; Weir's are text.
+fn environment() -> Variables {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+fn services_path(variables: &Variables) -> PathBuf {
+    variables
+        .get(CONFIG)
+        .map_or_else(|| PathBuf::from("weir.toml"), PathBuf::from)
 }
 
 /// `DATABASE_DIRECT_URL`, or else `DATABASE_URL`, which may lead to a pooler for other programs.

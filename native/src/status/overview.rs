@@ -210,6 +210,11 @@ pub async fn overview(client: &Client, settings: &Settings) -> Result<Overview, 
             undelivered_ms: (deliveries.undelivered_seconds * 1000.0) as i64,
         },
         held_back: why_held_back,
-        differences,
+        // Another machine's environment has the variables that apply.
+        differences: if settings.has_services_file {
+            differences
+        } else {
+            Vec::new()
+        },
     })
 }

@@ -484,3 +484,47 @@ async fn a_deletion_shows_what_goes_and_asks() {
     assert!(!run(&weir, &["user", "show", "ann"], &[]).status.success());
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_about_the_database_need_no_services_file() {
+    let weir = Weir::with(&[("FAIRNESS_FREE_LIMIT", "2")]).await;
+    weir.analyse(Who::Subject("ann"), "a_test.go", GO_TESTS).await;
+    let folder = std::env::temp_dir().join(format!("weir-elsewhere-{}", weir.name()));
+    std::fs::create_dir(&folder).unwrap();
+    let elsewhere = |arguments: &[&str]| {
+        let mut command = command(&weir, arguments);
+        let command = command.current_dir(&folder);
+        // Those of another machine.
+        command
+            .env_remove("WEIR_CONFIG")
+            .env_remove("FAIRNESS_FREE_LIMIT");
+        command.output().unwrap()
+    };
+    let reads: [&[&str]; 7] = [
+        &["status"],
+        &["status", "--user", "ann"],
+        &["audit"],
+        &["user", "show", "ann"],
+        &["key", "list"],
+        &["webhook", "list"],
+        &["job", "retry", "--service", "analysis", "--dry-run"],
+    ];
+    for arguments in reads {
+        let output = elsewhere(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+    }
+    let status = message(&elsewhere(&["status"]));
+    assert!(status.contains("analysis: 1 slot in use"), "{status}");
+    assert!(status.contains("no workers"), "{status}");
+    assert!(
+        !status.contains("warning") && !status.contains("external"),
+        "{status}"
+    );
+    let serving = elsewhere(&["serve"]);
+    assert!(
+        String::from_utf8_lossy(&serving.stderr).contains("cannot read weir.toml"),
+        "{serving:?}"
+    );
+    std::fs::remove_dir(&folder).unwrap();
+    weir.end().await;
+}

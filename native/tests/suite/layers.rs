@@ -205,6 +205,7 @@ const NATIVE: &[&str] = &[
     "config::traces",
     "config::periodic",
     "config::services_file",
+    "config::stored",
     "config",
     "status::look",
     "status::short",
