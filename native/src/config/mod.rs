@@ -261,7 +261,9 @@ impl Settings {
         let webhook_workers = reader.parsed("WEBHOOK_WORKERS", 16, "a whole number from 0 to 100", |text| {
             text.parse().ok().filter(|workers| *workers <= 100)
         });
-        let webhook_private_networks = reader.flag("WEBHOOK_PRIVATE_NETWORKS", false);
+        // A developer's receiver runs on this machine.
+        let is_development = environment == Environment::Development;
+        let webhook_private_networks = reader.flag("WEBHOOK_PRIVATE_NETWORKS", is_development);
         let drain_timeout = reader.duration("WEIR_DRAIN_TIMEOUT", 30 * second, Duration::ZERO);
         let stop_delay = reader.duration("WEIR_STOP_DELAY", Duration::ZERO, Duration::ZERO);
         let river_retention = RiverRetention::read(reader);
@@ -284,7 +286,6 @@ impl Settings {
                 },
             );
         let traces = traces::read(reader);
-        let is_development = environment == Environment::Development;
         let defined = services.map(|path| services_file::read(reader, path, is_development));
         let has_services_file = defined.is_some();
         let defined = defined.unwrap_or_default();

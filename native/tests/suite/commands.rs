@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Output, Stdio};
 
-use crate::common::process::command;
+use crate::common::process::{Process, command};
+use crate::common::receiver::Receiver;
 use crate::common::{GO_TESTS, Weir, Who};
 use serde_json::{Value, json};
 
@@ -526,5 +527,26 @@ async fn commands_about_the_database_need_no_services_file() {
         "{serving:?}"
     );
     std::fs::remove_dir(&folder).unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_of_a_developer_may_be_on_this_machine() {
+    let weir = Weir::new().await;
+    let receiver = Receiver::new();
+    let url = receiver.url();
+    let refused = run(&weir, &["webhook", "add", &url], &[]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let development = ("WEIR_ENV", "development");
+    let added = run(&weir, &["webhook", "add", &url], &[development]);
+    assert!(added.status.success(), "{added:?}");
+    let working = Process::start(&weir, &["work"], &[development]);
+    working.ready().await;
+    let listed = run(&weir, &["webhook", "list", "--json"], &[development]);
+    let listed: Value = serde_json::from_str(&message(&listed)).unwrap();
+    let id = listed[0]["id"].as_str().unwrap();
+    let tested = run(&weir, &["webhook", "test", id], &[development]);
+    assert!(message(&tested).contains("was delivered: 204"), "{tested:?}");
+    working.stop().await;
     weir.end().await;
 }
