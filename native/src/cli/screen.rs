@@ -3,6 +3,8 @@
 use std::io::{IsTerminal, Stdout, Write, stdin, stdout};
 use std::time::Duration;
 
+use anstream::adapter::strip_str;
+use anstream::{AutoStream, ColorChoice};
 use crossterm::cursor::{Hide, MoveTo, Show};
 use crossterm::event::{Event, EventStream, KeyCode, KeyModifiers};
 use crossterm::terminal::{
@@ -16,6 +18,7 @@ use futures_util::StreamExt;
 /// terminal.
 pub(super) struct Screen {
     out: Stdout,
+    has_colors: bool,
     keys: Option<EventStream>,
 }
 
@@ -31,6 +34,7 @@ impl Screen {
     pub(super) fn open() -> std::io::Result<Self> {
         let mut screen = Self {
             out: stdout(),
+            has_colors: AutoStream::choice(&stdout()) != ColorChoice::Never,
             keys: None,
         };
         if stdin().is_terminal() {
@@ -49,6 +53,8 @@ impl Screen {
             _ => 24,
         };
         queue!(self.out, BeginSynchronizedUpdate, MoveTo(0, 0))?;
+        let plain = strip_str(text).to_string();
+        let text = if self.has_colors { text } else { &plain };
         let footer = if self.keys.is_some() { "q quits" } else { "" };
         let lines = text.lines().chain(["", footer]);
         for (row, line) in lines.take(rows).enumerate() {

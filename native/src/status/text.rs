@@ -1,8 +1,9 @@
-//! The status as text of at most 60 columns.
+//! The status as text of at most 60 columns, with colors that the output removes where they are not wanted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use anstyle::{AnsiColor, Style};
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use jiff::Timestamp;
 use weir_policy::lane::Lane;
@@ -61,14 +62,21 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
         );
     }
     for difference in &status.differences {
-        let _ = writeln!(
-            text,
-            "\n{}",
-            wrapped(&format!("warning: {difference}; `weir migrate` applies it"))
-        );
+        let warning = wrapped(&format!("warning: {difference}; `weir migrate` applies it"));
+        let _ = writeln!(text, "\n{}", colored(&warning, AnsiColor::Yellow));
     }
+    let mut idle = Vec::new();
     for (name, service) in &status.lanes.services {
-        text.push_str(&service_text(name, service, status.held_back.get(name)));
+        let held_back = status.held_back.get(name);
+        if is_idle(service, held_back) {
+            let workers: i64 = Lane::ALL.iter().map(|lane| service.lane(*lane).workers).sum();
+            idle.push(format!("{} ({})", cut(name, WIDTH / 2), workers_text(workers)));
+        } else {
+            text.push_str(&service_text(name, service, held_back));
+        }
+    }
+    if !idle.is_empty() {
+        let _ = writeln!(text, "\n{}", wrapped(&format!("idle: {}", idle.join(", "))));
     }
     text.truncate(text.trim_end().len());
     text
@@ -103,6 +111,47 @@ fn deliveries(of: WaitingDeliveries) -> Option<String> {
     }
 }
 
+fn colored(text: &str, color: AnsiColor) -> String {
+    let style = Style::new().bold().fg_color(Some(color.into()));
+    format!("{style}{text}{style:#}")
+}
+
+fn workers_text(workers: i64) -> String {
+    format!(
+        "{} {}",
+        number(workers),
+        if workers == 1 { "worker" } else { "workers" }
+    )
+}
+
+type WhyHeldBack<'a> = Option<&'a BTreeMap<&'static str, HeldBack>>;
+
+/// Whether a service has no unfinished jobs, and nothing that an operator should see. An external service does: whether
+/// a worker is registered.
+fn is_idle(service: &ServiceLanes, held_back: WhyHeldBack<'_>) -> bool {
+    !service.external
+        && service.slots_in_use == 0
+        && service.parked == 0
+        && Lane::ALL
+            .iter()
+            .all(|lane| is_idle_lane(*lane, service, held_back))
+}
+
+fn is_idle_lane(lane: Lane, service: &ServiceLanes, held_back: WhyHeldBack<'_>) -> bool {
+    let state = service.lane(lane);
+    let held_back = held_back.and_then(|lanes| lanes.get(lane.as_str()));
+    state.queued == 0 && state.running == 0 && matches!(held_back, None | Some(HeldBack::NothingWaits))
+}
+
+/// The reason why a lane's jobs wait. Those that an operator should end stand out, without colors too.
+fn held_back_text(why: HeldBack) -> String {
+    match why {
+        HeldBack::Paused => colored("PAUSED", AnsiColor::Yellow),
+        HeldBack::NoWorkers => colored(why.label(), AnsiColor::Red),
+        _ => why.label().to_owned(),
+    }
+}
+
 const NO_PROCESS: &str = "none; start `weir schedule`";
 const NO_LEADER: &str =
     "none; start a River client that may lead,\n             or set RIVER_LEADER=true for `weir schedule`";
@@ -115,15 +164,15 @@ fn leader(status: &Overview, leads_river: bool) -> String {
             let end = format!("{foreign}{}", for_how_long(status, leader.elected_at));
             format!("{}{end}", cut(&leader.id, WIDTH - LABEL - end.len()))
         }
-        None if leads_river => NO_PROCESS.to_owned(),
-        None => NO_LEADER.to_owned(),
+        None if leads_river => colored(NO_PROCESS, AnsiColor::Red),
+        None => colored(NO_LEADER, AnsiColor::Red),
     }
 }
 
 /// The process that runs maintenance, and for how long.
 fn maintenance(status: &Overview) -> String {
     let Some(maintenance) = &status.maintenance else {
-        return NO_PROCESS.to_owned();
+        return colored(NO_PROCESS, AnsiColor::Red);
     };
     let end = for_how_long(status, maintenance.since);
     format!("{}{end}", cut(&maintenance.process, WIDTH - LABEL - end.len()))
@@ -135,17 +184,15 @@ fn for_how_long(status: &Overview, since: Timestamp) -> String {
 }
 
 /// The slots of a service and its lanes.
-fn service_text(
-    name: &str,
-    service: &ServiceLanes,
-    held_back: Option<&BTreeMap<&'static str, HeldBack>>,
-) -> String {
+fn service_text(name: &str, service: &ServiceLanes, held_back: WhyHeldBack<'_>) -> String {
     let use_of_slots = format!(
         ": {} in use, {} waiting for a slot",
         slots(service.slots_in_use),
         number(service.parked)
     );
-    let mut text = format!("\n{}{use_of_slots}\n", cut(name, WIDTH - use_of_slots.len()));
+    let bold = Style::new().bold();
+    let name = cut(name, WIDTH - use_of_slots.len());
+    let mut text = format!("\n{bold}{name}{bold:#}{use_of_slots}\n");
     if let Some(workers) = service.external_workers() {
         let _ = writeln!(text, "{workers}");
     }
@@ -163,8 +210,11 @@ fn service_text(
         right("oldest".to_owned()),
         Cell::new("held back by"),
     ]);
-    for lane in Lane::ALL {
-        let state = service.lane(lane);
+    let (idle, shown): (Vec<_>, Vec<_>) = Lane::ALL
+        .into_iter()
+        .partition(|lane| is_idle_lane(*lane, service, held_back));
+    for lane in &shown {
+        let state = service.lane(*lane);
         let held_back = held_back.and_then(|lanes| lanes.get(lane.as_str()));
         table.add_row([
             Cell::new(lane.as_str()),
@@ -178,11 +228,21 @@ fn service_text(
                 ..=0 => "–".to_owned(),
                 wait => duration(wait),
             }),
-            Cell::new(held_back.map_or("", |why| why.label())),
+            Cell::new(held_back.map_or(String::new(), |why| held_back_text(*why))),
         ]);
     }
-    for line in table.lines() {
-        let _ = writeln!(text, "{}", line.trim_end());
+    if !shown.is_empty() {
+        for line in table.lines() {
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+    }
+    let lanes = idle.iter().map(|lane| match service.external {
+        true => lane.as_str().to_owned(),
+        false => format!("{} ({})", lane.as_str(), number(service.lane(*lane).workers)),
+    });
+    let lanes = lanes.collect::<Vec<_>>().join(", ");
+    if !lanes.is_empty() {
+        let _ = writeln!(text, " idle: {lanes}");
     }
     text
 }
@@ -390,14 +450,27 @@ mod tests {
     }
 
     fn fits(text: &str) {
+        let text = anstream::adapter::strip_str(text).to_string();
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
     }
 
     #[test]
     fn the_overview_shows_leaders_throughput_and_blocked_lanes() {
-        let text = overview_text(&overview("analysis", 0), true);
+        let mut overview = overview("analysis", 0);
+        let idle = ServiceLanes {
+            default: LaneState {
+                workers: 3,
+                ..LaneState::default()
+            },
+            ..ServiceLanes::default()
+        };
+        for name in ["mail", "render"] {
+            overview.lanes.services.insert(name.to_owned(), idle.clone());
+        }
+        let text = overview_text(&overview, true);
         fits(&text);
-        insta::assert_snapshot!(text);
+        assert!(text.contains("\u{1b}[1m\u{1b}[33mPAUSED"), "{text:?}");
+        insta::assert_snapshot!(anstream::adapter::strip_str(&text));
     }
 
     #[test]

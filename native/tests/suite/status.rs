@@ -216,6 +216,34 @@ async fn status_shows_the_leaders_and_why_each_lane_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn idle_lanes_share_a_line_and_paused_ones_stand_out() {
+    let weir = Weir::new().await;
+    let idle = text(&weir, &[]);
+    assert!(
+        idle.ends_with("\n\nidle: analysis (0 workers), specview (0 workers)\n"),
+        "{idle}"
+    );
+    let pause = "INSERT INTO river_queue (name, created_at, updated_at, paused_at) \
+                 VALUES ('analysis_scheduled', now(), now(), now())";
+    weir.client().await.batch_execute(pause).await.unwrap();
+    let paused = text(&weir, &[]);
+    let (_, services) = paused.split_once("\n\n").unwrap();
+    let lines: Vec<&str> = services.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "analysis: 0 slots in use, 0 waiting for a slot",
+            " lane       queued  running  oldest  held back by",
+            " scheduled       0      0/0       –  PAUSED",
+            " idle: priority (0), default (0)",
+            "",
+            "idle: specview (0 workers)",
+        ]
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn status_fits_sixty_columns_on_a_database_with_long_numbers() {
     let weir = Weir::new().await;
     let client = weir.client().await;
@@ -273,8 +301,11 @@ async fn a_watched_status_without_a_terminal_is_plain_text() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watched_status_is_drawn_over_itself_on_a_terminal_until_q() {
     let weir = Weir::new().await;
+    weir.analyse(Who::Subject("ann"), "a_test.go", GO_TESTS).await;
     let nix::pty::OpenptyResult { master, slave } = nix::pty::openpty(None, None).unwrap();
     let spawned = command(&weir, &["status", "--watch"])
+        .env("TERM", "xterm")
+        .env_remove("NO_COLOR")
         .stdin(slave.try_clone().unwrap())
         .stdout(slave)
         .spawn();
@@ -292,6 +323,7 @@ async fn a_watched_status_is_drawn_over_itself_on_a_terminal_until_q() {
     };
     let (seen, mut terminal) = read("q quits", 3);
     assert_eq!(seen.matches("\x1b[?1049h").count(), 1, "one screen: {seen:?}");
+    assert!(seen.contains("\x1b[31mno workers"), "{seen:?}");
     assert!(
         !seen.contains("\x1b[2J"),
         "nothing is cleared before it is drawn: {seen:?}"
