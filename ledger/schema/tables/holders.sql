@@ -49,6 +49,9 @@ COMMENT ON COLUMN holders.generation IS
 -- The planner may prefer the primary key and a sort, so statements that need the index run with enable_sort off.
 CREATE INDEX holders_newest ON holders (holder, event_type, generation);
 
+-- For the cleaning of addresses.
+CREATE INDEX holders_of_addresses ON holders (holder, event_type) WHERE user_id IS NULL;
+
 CREATE TRIGGER remember_grants BEFORE INSERT ON holders
     FOR EACH ROW WHEN (NEW.user_id IS NOT NULL AND NOT NEW.has_grants)
     EXECUTE FUNCTION remember_grants();

@@ -379,7 +379,7 @@ pub type HolderCursor = (Uuid, Meter);
 /// Before every holder.
 pub const FIRST_HOLDER: HolderCursor = (Uuid::nil(), Meter::named(""));
 
-/// Deletes client addresses that hold nothing, from the slice after this holder.
+/// Deletes client addresses that hold nothing, from the slice of addresses after this one.
 ///
 /// # Errors
 ///

@@ -8,6 +8,7 @@ use crate::common::Weir;
 use jiff::Timestamp;
 use tokio_postgres::{Client, GenericClient, SimpleQueryMessage};
 use weir::webhooks;
+use weir_ledger::reconciliation::FIRST_HOLDER;
 
 /// A statement's plan, independent of its arguments.
 async fn plan_of(client: &Client, sql: &str) -> Vec<String> {
@@ -197,6 +198,42 @@ async fn jobs_are_found_by_id_with_outdated_statistics() {
         read < 2 * JOBS,
         "keeping 10 jobs read {read} of the {JOBS} that have ended"
     );
+    transaction.rollback().await.unwrap();
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn addresses_are_cleaned_without_reading_the_users() {
+    let weir = Weir::new().await;
+    let mut client = weir.writer_session().await;
+    // Without the users' other rows.
+    client
+        .batch_execute(
+            "SET session_replication_role = replica; \
+             INSERT INTO holders (holder, event_type, user_id) \
+                 SELECT id, 'analysis', id \
+                 FROM (SELECT overlay(gen_random_uuid()::text PLACING '8' FROM 20)::uuid AS id \
+                       FROM generate_series(1, 2000)) users; \
+             INSERT INTO holders (holder, event_type) \
+                 SELECT overlay(gen_random_uuid()::text PLACING 'f' FROM 20)::uuid, 'analysis' \
+                 FROM generate_series(1, 10); \
+             RESET session_replication_role",
+        )
+        .await
+        .unwrap();
+    let transaction = client.transaction().await.unwrap();
+    let (holder, meter) = FIRST_HOLDER;
+    let slice = include_str!("../../../ledger/src/reconciliation/sql/clean_holders.sql");
+    let row = transaction
+        .query_one(slice, &[&holder, &meter, &500_i64])
+        .await
+        .unwrap();
+    assert_eq!(row.get::<_, i64>("done"), 10);
+    let read = "SELECT pg_stat_get_xact_tuples_returned('holders'::regclass) \
+                       + sum(pg_stat_get_xact_tuples_returned(indexrelid))::bigint \
+                FROM pg_index WHERE indrelid = 'holders'::regclass";
+    let read: i64 = transaction.query_one(read, &[]).await.unwrap().get(0);
+    assert!(read < 100, "read {read} entries for 10 addresses");
     transaction.rollback().await.unwrap();
     weir.abandon().await;
 }

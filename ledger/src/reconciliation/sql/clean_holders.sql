@@ -1,17 +1,18 @@
--- Deletes client addresses that hold nothing and have no submission left, from a slice of all holders.
+-- Deletes client addresses that hold nothing and have no submission left, from a slice of all addresses. Users are not
+-- read: while a session holds an old snapshot, each of them has very many versions.
 -- Parameters: $1 and $2 the last holder and meter of the previous slice, $3 the size of a slice. `last` and
 -- `last_event_type` are null after the last slice, `done` is the number of deleted holders.
 WITH slice AS MATERIALIZED (
-    SELECT holder, event_type, user_id, slots_in_use, parked, row_number() OVER (ORDER BY holder, event_type) AS n
+    SELECT holder, event_type, slots_in_use, parked, row_number() OVER (ORDER BY holder, event_type) AS n
     FROM (
         SELECT * FROM holders
-        WHERE (holder, event_type) > ($1::uuid, $2::usage_event_type) ORDER BY holder, event_type LIMIT $3
+        WHERE user_id IS NULL AND (holder, event_type) > ($1::uuid, $2::usage_event_type) ORDER BY holder, event_type LIMIT $3
     ) h
 ), idle AS (
     SELECT h.holder, h.event_type
     FROM slice s
     JOIN holders h ON h.holder = s.holder AND h.event_type = s.event_type
-    WHERE s.user_id IS NULL AND h.slots_in_use = 0 AND h.parked = 0
+    WHERE h.slots_in_use = 0 AND h.parked = 0
       AND NOT EXISTS (SELECT 1 FROM submissions b WHERE b.holder = h.holder)
       AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.holder = h.holder)
     ORDER BY 1, 2
