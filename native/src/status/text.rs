@@ -76,7 +76,8 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
         }
     }
     if !idle.is_empty() {
-        let _ = writeln!(text, "\n{}", wrapped(&format!("idle: {}", idle.join(", "))));
+        let list = format!("idle: {}", idle.join(",\n"));
+        let _ = writeln!(text, "\n{}", wrapped_parts(list.split('\n')));
     }
     text.truncate(text.trim_end().len());
     text
@@ -310,9 +311,13 @@ pub fn user_text(status: &UserStatus) -> String {
 /// A sentence broken into lines that fit, as far as its words allow.
 #[must_use]
 pub fn wrapped(sentence: &str) -> String {
+    wrapped_parts(sentence.split_whitespace())
+}
+
+fn wrapped_parts<'a>(parts: impl Iterator<Item = &'a str>) -> String {
     let mut text = String::new();
     let mut width = 0;
-    for word in sentence.split_whitespace() {
+    for word in parts {
         let length = word.chars().count();
         if width > 0 && width + 1 + length > WIDTH {
             text.push('\n');
