@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::common::process::{Process, Scrape, command};
 use crate::common::programs::debian;
@@ -103,6 +103,20 @@ impl<'a> Watched<'a> {
         }
     }
 
+    /// A scrape that could count, as on a machine that is not busy. If the database cannot answer, the last one.
+    async fn complete_scrape(&self) -> Scrape {
+        let mut last = self.process.scrape().await;
+        for _ in 0..20 {
+            let is_up = last.value("weir_database_up", &[]) == Some(1.0);
+            if !is_up || last.value("weir_jobs_counted", &[]) == Some(1.0) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            last = self.process.scrape().await;
+        }
+        last
+    }
+
     /// Every series of the process, extrapolated for this many minutes. The first `skipped` minutes are left out.
     async fn series(
         &self,
@@ -112,7 +126,7 @@ impl<'a> Watched<'a> {
         skipped: u32,
         minutes: u32,
     ) -> Vec<Value> {
-        let last = self.process.scrape().await;
+        let last = self.complete_scrape().await;
         let passed = self.since.elapsed().as_secs_f64();
         let step_seconds = step_seconds(minutes - skipped);
         let first = skipped * 60 / step_seconds;
