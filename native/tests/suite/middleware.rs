@@ -152,6 +152,32 @@ async fn a_freed_slot_starts_a_snoozed_job_of_the_same_user_at_once() {
     weir.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_a_submission_takes_its_own_users_slot_whoever_is_named() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let sql =
+        "SELECT job_id, weir_holder('anne'), weir_holder('bea') FROM weir_submit('anne', 'analysis', '{}')";
+    let row = client.query_one(sql, &[]).await.unwrap();
+    let (job, anne, bea): (i64, Uuid, Uuid) = (row.get(0), row.get(1), row.get(2));
+    let claim = "SELECT weir_fail(c.job_id, c.attempt, 'no') FROM weir_claim('analysis_default', 'w') c";
+    assert_eq!(client.query(claim, &[]).await.unwrap().len(), 1);
+    // Another client runs the retry, which has no slot yet.
+    let start = "UPDATE river_job SET state = 'running', attempt = 2, attempted_at = now(), attempted_by = '{elsewhere}' WHERE id = $1";
+    client.execute(start, &[&job]).await.unwrap();
+    assert_eq!(
+        admit(&weir, job, 2, Some("bea")).await,
+        ("admitted".into(), Some("free".into()))
+    );
+    assert_eq!(
+        (slots_in_use(&weir, anne).await, slots_in_use(&weir, bea).await),
+        (1, 0)
+    );
+    weir.ended_by_other_client(job, "completed").await;
+    weir.reconcile().await;
+    weir.end().await;
+}
+
 /// A process of River's client for Go with the middleware. Counts its snoozes.
 fn go_process(weir: &Weir, program: &GoProgram, snoozes: &Arc<Mutex<Vec<String>>>) -> Child {
     let mut child = Command::new(&program.path)

@@ -4,7 +4,7 @@
 -- | parameter | |
 -- |---|---|
 -- | `job_id`, `attempt` | the attempt that runs |
--- | `subject` | the user. A new user is on the default plan. Null or empty: the job has no limit |
+-- | `subject` | the user. A new user is on the default plan. Null or empty: the job has no limit. A job that Weir knows keeps its user |
 -- | `meter` | the meter with the slots. Default: that of the service with the job's kind, or the only meter |
 --
 -- | outcome | |
@@ -28,25 +28,42 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
 AS $$
 DECLARE
-    of_meter CONSTANT text := coalesce(
-        weir_admit.meter,
-        (SELECT s.event_type FROM weir_services s JOIN river_job j ON j.kind = s.kind WHERE j.id = weir_admit.job_id LIMIT 1),
-        (SELECT min(m.name) FROM meters m HAVING count(*) = 1));
-    holder uuid;
+    account record;
+    of_meter text;
+    of_holder uuid;
 BEGIN
-    IF coalesce(subject, '') = '' THEN
+    -- The account of a job that Weir knows does not change.
+    SELECT coalesce(r.holder, s.holder) AS holder, CASE WHEN r.job_id IS NULL THEN s.user_id ELSE r.user_id END AS user_id,
+           coalesce(r.event_type, s.event_type) AS meter, j.kind
+    INTO account
+    FROM river_job j
+    LEFT JOIN quota_reservations r ON r.job_id = j.id
+    LEFT JOIN submissions s ON s.job_id = j.id
+    WHERE j.id = weir_admit.job_id;
+    IF account.holder IS NULL AND coalesce(subject, '') = '' THEN
         outcome := 'unlimited';
         RETURN;
-    ELSIF NOT EXISTS (SELECT FROM meters m WHERE m.name = of_meter) THEN
+    END IF;
+    of_meter := coalesce(
+        account.meter, weir_admit.meter,
+        (SELECT s.event_type FROM weir_services s WHERE s.kind = account.kind LIMIT 1),
+        (SELECT min(m.name) FROM meters m HAVING count(*) = 1));
+    IF NOT EXISTS (SELECT FROM meters m WHERE m.name = of_meter) THEN
         RAISE invalid_parameter_value USING
             MESSAGE = format('the meter of job %s is unknown: %s', job_id, coalesce(of_meter, 'no service has its kind')),
             HINT = 'name one of the meters in weir.toml';
     END IF;
-    holder := weir_holder(subject);
+    IF account.holder IS NULL THEN
+        of_holder := weir_holder(subject);
+        account.user_id := of_holder;
+    ELSE
+        of_holder := account.holder;
+        subject := NULL;
+    END IF;
     SELECT CASE a.outcome WHEN 'parked' THEN 'wait' ELSE a.outcome END,
-           coalesce(a.tier, (SELECT t.tier FROM tier_of(holder, now()) t))
+           coalesce(a.tier, (SELECT t.tier FROM tier_of(account.user_id, now()) t))
     INTO outcome, plan
-    FROM admit_late(job_id, attempt::smallint, holder, holder,
+    FROM admit_late(job_id, attempt::smallint, of_holder, account.user_id,
                     CASE WHEN uuid_of_subject(subject) IS NULL THEN subject END, of_meter, NULL, '{}') a;
 END
 $$;

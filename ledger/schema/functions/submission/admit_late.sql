@@ -11,6 +11,7 @@
 -- outcome: `admitted`, `parked`, or `fenced_out` if the attempt is no longer current, or an unclaimed job was claimed.
 -- A job that was not charged, such as a discarded one that an operator retries, reserves what its submission reserved, as
 -- far as the plan and the grants have room.
+-- Errors: 40001 when another transaction has just assigned the job to another holder.
 -- Cost: some ten look-ups and four writes; two writes for each of at most 1000 other jobs, so that no call is long.
 -- Callers: weir_admit, retry_job; ledger/src/reservation/late_admission.rs.
 CREATE OR REPLACE FUNCTION admit_late(job bigint, of_attempt smallint, of_holder uuid, of_user uuid, known_as text,
@@ -49,7 +50,7 @@ BEGIN
     END IF;
     -- Also locks the job's row, so that it cannot be taken over until the commit. An unclaimed unique job with a key that
     -- does not count while it is pending cannot be parked.
-    SELECT r.job_id IS NOT NULL AS has_reservation, coalesce(r.admitted_at IS NOT NULL, false) AS admitted,
+    SELECT r.job_id IS NOT NULL AS has_reservation, r.holder, coalesce(r.admitted_at IS NOT NULL, false) AS admitted,
            coalesce(r.parked_at IS NOT NULL, false) AS parked,
            CASE WHEN NOT EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = j.id) THEN s.reserved_amount END AS submitted
     INTO status
@@ -63,6 +64,9 @@ BEGIN
     IF NOT FOUND THEN
         outcome := 'fenced_out';
         RETURN;
+    ELSIF status.holder <> of_holder THEN
+        RAISE serialization_failure USING
+            MESSAGE = format('another transaction has just assigned job %s to another holder', job), HINT = 'retry the transaction';
     ELSIF status.admitted THEN
         outcome := 'admitted';
         RETURN;
