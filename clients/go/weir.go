@@ -6,6 +6,7 @@ package weir
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -112,40 +113,102 @@ func (c Client) function(name string) string {
 	return pgx.Identifier{c.Schema, name}.Sanitize()
 }
 
-// SubmitTx submits a job inside the transaction. The user's row stays locked until it ends, so commit soon.
-func (c Client) SubmitTx(ctx context.Context, tx pgx.Tx, job Job) (Submitted, error) {
-	args, err := json.Marshal(job.Args)
+// encoded returns the arguments and the options as JSON.
+func (j Job) encoded() (string, string, error) {
+	args, err := json.Marshal(j.Args)
 	if err != nil {
-		return Submitted{}, fmt.Errorf("weir: cannot encode the arguments as JSON: %w", err)
+		return "", "", fmt.Errorf("weir: cannot encode the arguments as JSON: %w", err)
 	}
 	options := map[string]any{}
-	if job.IdempotencyKey != "" {
-		options["idempotency_key"] = job.IdempotencyKey
+	if j.IdempotencyKey != "" {
+		options["idempotency_key"] = j.IdempotencyKey
 	}
-	if !job.RunAt.IsZero() {
-		options["run_at"] = job.RunAt.Format(time.RFC3339Nano)
+	if !j.RunAt.IsZero() {
+		options["run_at"] = j.RunAt.Format(time.RFC3339Nano)
 	}
-	if job.ExpiresIn != 0 {
-		options["expires_in"] = int64(job.ExpiresIn / time.Second)
+	if j.ExpiresIn != 0 {
+		options["expires_in"] = int64(j.ExpiresIn / time.Second)
 	}
-	if job.Priority != 0 {
-		options["priority"] = job.Priority
+	if j.Priority != 0 {
+		options["priority"] = j.Priority
 	}
-	if len(job.Tags) > 0 {
-		options["tags"] = job.Tags
+	if len(j.Tags) > 0 {
+		options["tags"] = j.Tags
 	}
-	if len(job.Metadata) > 0 {
-		options["metadata"] = job.Metadata
+	if len(j.Metadata) > 0 {
+		options["metadata"] = j.Metadata
 	}
 	encoded, err := json.Marshal(options)
 	if err != nil {
-		return Submitted{}, fmt.Errorf("weir: cannot encode the options as JSON: %w", err)
+		return "", "", fmt.Errorf("weir: cannot encode the options as JSON: %w", err)
 	}
-	// JSON as text also works with pgx's simple protocol.
+	return string(args), string(encoded), nil
+}
+
+// submission is the statement that submits one job. JSON as text also works with pgx's simple protocol.
+func (c Client) submission() string {
+	return "SELECT outcome, job_id, quota FROM " + c.function("weir_submit") + "($1, $2, $3::jsonb, $4::bigint, $5::jsonb)"
+}
+
+// SubmitTx submits a job inside the transaction. The user's row stays locked until it ends, so commit soon.
+func (c Client) SubmitTx(ctx context.Context, tx pgx.Tx, job Job) (Submitted, error) {
+	args, options, err := job.encoded()
+	if err != nil {
+		return Submitted{}, err
+	}
 	var submitted Submitted
-	sql := "SELECT outcome, job_id, quota FROM " + c.function("weir_submit") + "($1, $2, $3::jsonb, $4::bigint, $5::jsonb)"
-	err = tx.QueryRow(ctx, sql, job.Subject, job.Service, string(args), job.Amount, string(encoded)).
+	err = tx.QueryRow(ctx, c.submission(), job.Subject, job.Service, args, job.Amount, options).
 		Scan(&submitted.Outcome, &submitted.JobID, &submitted.Quota)
+	return submitted, err
+}
+
+// SubmitSQL is SubmitTx for a transaction of database/sql, of any driver for PostgreSQL.
+func (c Client) SubmitSQL(ctx context.Context, tx *sql.Tx, job Job) (Submitted, error) {
+	args, options, err := job.encoded()
+	if err != nil {
+		return Submitted{}, err
+	}
+	var submitted Submitted
+	var quota []byte
+	err = tx.QueryRowContext(ctx, c.submission(), job.Subject, job.Service, args, job.Amount, options).
+		Scan(&submitted.Outcome, &submitted.JobID, &quota)
+	if err == nil && quota != nil {
+		err = json.Unmarshal(quota, &submitted.Quota)
+	}
+	return submitted, err
+}
+
+// SubmitManyTx submits up to 1000 jobs inside the transaction by one statement. With allOrNone, one refusal refuses all:
+// only the answer of the first refused job then has an outcome.
+func (c Client) SubmitManyTx(ctx context.Context, tx pgx.Tx, jobs []Job, allOrNone bool) ([]Submitted, error) {
+	members := make([]map[string]any, len(jobs))
+	for at, job := range jobs {
+		args, options, err := job.encoded()
+		if err != nil {
+			return nil, err
+		}
+		members[at] = map[string]any{
+			"subject": job.Subject, "service": job.Service, "amount": job.Amount,
+			"args": json.RawMessage(args), "options": json.RawMessage(options),
+		}
+	}
+	encoded, err := json.Marshal(members)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, "SELECT member, outcome, job_id, quota FROM "+c.function("weir_submit_many")+"($1::jsonb, $2)",
+		string(encoded), allOrNone)
+	if err != nil {
+		return nil, err
+	}
+	submitted := make([]Submitted, len(jobs))
+	var member int
+	var one Submitted
+	_, err = pgx.ForEachRow(rows, []any{&member, &one.Outcome, &one.JobID, &one.Quota}, func() error {
+		submitted[member-1] = one
+		one = Submitted{}
+		return nil
+	})
 	return submitted, err
 }
 

@@ -43,6 +43,7 @@ mod fit_server;
 mod fleet;
 mod generated_requests;
 mod generators;
+mod go_drivers;
 mod grants;
 mod groups;
 mod guard;
