@@ -351,6 +351,42 @@ async fn a_job_that_is_deleted_after_its_cancellation_is_not_lost() {
     weir.abandon().await;
 }
 
+/// Anonymous jobs are not charged, so only their submission shows that they ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_anonymous_job_that_is_deleted_before_its_end_is_lost() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let delete = async |job: i64| {
+        let gone = format!(
+            "DELETE FROM quota_reservations WHERE job_id = {job}; DELETE FROM river_job WHERE id = {job}; \
+             UPDATE submissions SET created_at = now() - interval '10 minutes' WHERE job_id = {job}"
+        );
+        client.batch_execute(&gone).await.unwrap();
+    };
+    let who = Who::Address("198.51.100.7");
+    let done = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let working = weir.work().await;
+    assert_eq!(weir.finished(done, who).await["status"], "completed");
+    working.stop().await;
+    weir.reconcile().await;
+    delete(done).await;
+    assert_eq!(weir.complaints().await, [""; 0], "an operator may delete it");
+    let lost = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let row = client
+        .query_one("SELECT holder::text FROM submissions WHERE job_id = $1", &[&lost])
+        .await
+        .unwrap();
+    let holder: &str = row.get(0);
+    delete(lost).await;
+    assert_eq!(
+        weir.complaints().await,
+        [format!(
+            "I5: job {lost} of holder {holder} was accepted and is lost"
+        )]
+    );
+    weir.abandon().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn repairs_during_reservations_do_not_deadlock() {
     let weir = Weir::new().await;

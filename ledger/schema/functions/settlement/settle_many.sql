@@ -146,7 +146,7 @@ BEGIN
     -- before this and keeps its slot, or claimed after it and requests one.
     SELECT array_agg(u.one), count(*) FILTER (WHERE (u.one).charged > 0),
            bool_or((u.one).ends AND NOT (u.one).completes),
-           bool_or((u.one).ends AND (u.one).charged = 0 AND (u.one).user_id IS NOT NULL), bool_or((u.one).yields),
+           bool_or((u.one).ends AND (u.one).charged = 0), bool_or((u.one).yields),
            bool_or((u.one).completes AND is_large_output((u.one).output)), bool_or((u.one).ends AND (u.one).from_grants > 0),
            bool_or((u.one).windows <> 0)
     INTO s, n_charged, end_elsewhere, end_uncharged, have_yields, have_large_outputs, have_draws,
@@ -319,7 +319,7 @@ BEGIN
     IF end_uncharged THEN
         UPDATE submissions b SET deleted_at = now()
         FROM unnest(s) u
-        WHERE u.ends AND u.charged = 0 AND u.user_id IS NOT NULL AND b.job_id = u.job_id;
+        WHERE u.ends AND u.charged = 0 AND b.job_id = u.job_id;
     END IF;
     IF have_large_outputs THEN
         INSERT INTO job_outputs AS o (job_id, output)

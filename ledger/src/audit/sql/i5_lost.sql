@@ -1,9 +1,9 @@
--- Users' jobs that are lost, and jobs that ended without an attempt. River keeps ended jobs for a day, and Weir those of
--- users. A submission is marked when its reservation is released without a charge: an operator may delete the job then.
+-- Jobs that are lost, and jobs that ended without an attempt. River keeps ended jobs for a day, and Weir those of users.
+-- A submission is marked when its reservation is released without a charge: an operator may delete the job then.
 -- Parameters: $2 seconds that a submission may take.
 SELECT format('job %s of holder %s was accepted and is lost', s.job_id, s.holder)
 FROM submissions s
-WHERE s.user_id IS NOT NULL AND s.created_at > now() - interval '23 hours' AND s.created_at <= now() - make_interval(secs => $2)
+WHERE s.created_at > now() - interval '23 hours' AND s.created_at <= now() - make_interval(secs => $2)
   AND s.deleted_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = s.job_id)
   AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = s.job_id)
