@@ -10,8 +10,8 @@
 //! workers. Until those are done, the default lane starts no others.
 //!
 //! Workers that no job with a slot needs are lent to parked jobs of holders whose plan has a `burst`, except for the
-//! lane's headroom. A claim of their own starts them, as soon as a worker may be lent, so that no job with a slot waits for
-//! the search of their holders.
+//! lane's headroom. A separate claim starts these jobs as soon as a worker may be lent. It searches their holders, and
+//! jobs with a slot do not wait for that.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -541,7 +541,7 @@ async fn an_operator_signs_in_from_another_machine_with_a_key() {
     let weir = Weir::new().await;
     let host = ("host", "ops.example.com");
     let sign_in = "/console/sign-in";
-    // Nobody can sign in.
+    // No key has the scope.
     assert_eq!(ask(&weir, AWAY, "GET", sign_in, &[host]).await.status, 404);
     let (reader, admin) = (
         key(&weir, "reader", Scope::Read).await,

@@ -1,4 +1,4 @@
--- The jobs that match a filter, by id, and their number in this slice.
+-- A slice of the jobs that match a filter, by id.
 -- Parameters: $1 the last job of the previous slice, $2 states, $3 kinds (null: all), $4 the holder (null: all), $5 a part
 -- of the error as its owner sees it (null: any), $6 seconds since the job ended or was submitted (null: any), $7 the size
 -- of a slice. Reads the jobs in these states. Deliveries to webhooks are left out.

@@ -1,4 +1,4 @@
--- What the deletion of a user would affect. Jobs that other clients inserted and that have ended do not count.
+-- Counts the rows that the deletion of a user would affect, without ended jobs of other clients.
 -- Parameter: $1 the user. Reads all reservations, one per unfinished job, and by index the user's other rows.
 SELECT (SELECT count(*) FROM (
             SELECT job_id FROM submissions WHERE holder = $1

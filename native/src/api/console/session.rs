@@ -42,7 +42,7 @@ pub(super) async fn signed_in(api: &Api, headers: &HeaderMap) -> Result<Option<S
     Ok(is_valid.then_some(key))
 }
 
-/// Whether somebody can sign in.
+/// Whether a valid key has the scope `admin`.
 pub(super) async fn is_possible(api: &Api) -> Result<bool, DatabaseError> {
     api.pool
         .with(async |client| Ok(control::has_key(client, Scope::Admin).await?))
