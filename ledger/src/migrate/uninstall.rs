@@ -48,11 +48,9 @@ pub async fn uninstall_preview(
     database: &Database,
     queue: Option<&str>,
 ) -> Result<Uninstalled, MigrateError> {
-    let (mut client, found) = installed(database).await?;
-    let transaction = client.transaction().await?;
-    transaction.batch_execute(&script::path(&found)).await?;
-    let jobs = return_jobs(&transaction, false).await?;
-    let mut queues = queues(&transaction).await?;
+    let (client, found) = installed(database).await?;
+    let jobs = return_jobs(&client, false).await?;
+    let mut queues = queues(&client, &lanes(&client).await?).await?;
     if let Some(queue) = queue.filter(|_| !queues.is_empty()) {
         queues = vec![queue.to_owned()];
     }
@@ -74,21 +72,16 @@ pub async fn uninstall_preview(
 pub async fn uninstall(database: &Database, queue: Option<&str>) -> Result<Uninstalled, MigrateError> {
     let (mut client, found) = installed(database).await?;
     let mut transaction = client.transaction().await?;
-    let settings = format!(
-        "{}; {}; {}",
-        script::path(&found),
-        script::LOCK,
-        script::settings()
-    );
+    let settings = format!("{}; {}", script::LOCK, script::settings());
     transaction.batch_execute(&settings).await?;
     let jobs = return_jobs(&transaction, true).await?;
-    let mut queues = queues(&transaction).await?;
+    let lanes = lanes(&transaction).await?;
+    let mut queues = queues(&transaction, &lanes).await?;
     if let Some(queue) = queue.filter(|_| !queues.is_empty()) {
         let rename = "UPDATE river_job SET queue = $1 WHERE queue = ANY ($2) AND finalized_at IS NULL";
         transaction.execute(rename, &[&queue, &queues]).await?;
         queues = vec![queue.to_owned()];
     }
-    let lanes = lanes(&transaction).await?;
     let forget =
         "DELETE FROM river_queue WHERE (name = ANY ($1) OR name LIKE 'weir\\_%') AND name <> ALL ($2)";
     transaction.execute(forget, &[&lanes, &queues]).await?;
@@ -119,9 +112,7 @@ async fn installed(database: &Database) -> Result<(Client, Inspection), MigrateE
         let fault = "its schema is that of an older release; run `weir migrate` first".to_owned();
         return Err(MigrateError::Refused(vec![fault]));
     }
-    client
-        .batch_execute(&script::path(&found).replace("SET LOCAL", "SET"))
-        .await?;
+    let client = database.clone().in_schemas(found.schemas()).connect().await?;
     let rows = client
         .query(
             include_str!("sql/processes_in_use.sql"),
@@ -163,8 +154,7 @@ async fn lanes(client: &impl GenericClient) -> Result<Vec<String>, DatabaseError
 }
 
 /// Those of them with unfinished jobs.
-async fn queues(client: &impl GenericClient) -> Result<Vec<String>, DatabaseError> {
-    let lanes = lanes(client).await?;
+async fn queues(client: &impl GenericClient, lanes: &[String]) -> Result<Vec<String>, DatabaseError> {
     let sql =
         "SELECT DISTINCT queue FROM river_job WHERE finalized_at IS NULL AND queue = ANY ($1) ORDER BY 1";
     let rows = client.query(sql, &[&lanes]).await?;

@@ -85,8 +85,6 @@ pub(super) struct Planned {
     pub(super) claim: QueueClaim,
     scope: Scope,
     has_failed: bool,
-    /// Whether it is the claim for lent workers.
-    lends: bool,
 }
 
 impl Planned {
@@ -97,12 +95,12 @@ impl Planned {
 
     /// Whether it is for lent workers.
     pub(super) fn lends(&self) -> bool {
-        self.lends
+        self.claim.lend > 0
     }
 
     /// Whether it needs a separate statement. If a claim is slow or fails, that must not delay the other queues.
     pub(super) fn is_alone(&self) -> bool {
-        self.is_slow() || self.has_failed || self.lends
+        self.is_slow() || self.has_failed || self.lends()
     }
 }
 
@@ -249,7 +247,7 @@ impl Lanes {
         let queue = state.queues.get_mut(&planned.claim.queue)?;
         let now = Instant::now();
         queue.running += jobs.len();
-        if planned.lends {
+        if planned.lends() {
             queue.lending = 0;
             // At most half of the time, also while another session holds an old snapshot.
             let has_lent = i32::try_from(jobs.len()).is_ok_and(|found| found >= planned.claim.lend);
@@ -288,7 +286,7 @@ impl Lanes {
         let mut state = self.state.lock();
         let later = Instant::now() + RETRY_PAUSE;
         match state.queues.get_mut(&planned.claim.queue) {
-            Some(queue) if planned.lends => (queue.lending, queue.may_lend) = (0, Some(later)),
+            Some(queue) if planned.lends() => (queue.lending, queue.may_lend) = (0, Some(later)),
             Some(queue) => {
                 (queue.is_claiming, queue.is_due, queue.has_failed) = (false, true, true);
                 queue.not_before = later;
@@ -358,7 +356,6 @@ impl Queue {
             },
             scope,
             has_failed: self.has_failed,
-            lends: false,
         }
     }
 
@@ -375,7 +372,6 @@ impl Queue {
             },
             scope: Scope::All,
             has_failed: false,
-            lends: true,
         }
     }
 
