@@ -131,9 +131,7 @@ pub(super) async fn submit(
     let (accepted, quotas) = accepted(service, &submissions, answers, &existing)?;
     drop(span);
     api.feed.hurry();
-    let fields = quotas
-        .as_ref()
-        .map_or_else(Vec::new, |quotas| quota::fields(service.meter, quotas));
+    let fields = quota::fields(service.meter, quotas.as_ref());
     let body = AcceptedBatch {
         jobs: accepted,
         quota: quotas.map(|quotas| quotas.month.into()),

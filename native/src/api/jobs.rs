@@ -136,9 +136,7 @@ pub(super) async fn submit(
     drop(span);
     api.feed.hurry();
     let location = [(header::LOCATION, format!("/api/jobs/{}", job.id))];
-    let fields = quota
-        .as_ref()
-        .map_or_else(Vec::new, |quota| quota::fields(service.meter, quota));
+    let fields = quota::fields(service.meter, quota.as_ref());
     let accepted = Accepted {
         token: match caller.holder.user_id {
             Some(_) => None,
@@ -424,9 +422,7 @@ pub(super) async fn retry(
         Retried::TooManyWaiting(most) => return Err(ApiError::TooManyWaiting(most)),
     };
     api.feed.hurry();
-    let fields = quota
-        .as_ref()
-        .map_or_else(Vec::new, |quota| quota::fields(service.meter, quota));
+    let fields = quota::fields(service.meter, quota.as_ref());
     let accepted = Accepted {
         job: by_id(&api, &caller, id).await?,
         quota: quota.map(|quota| quota.month.into()),

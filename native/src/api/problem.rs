@@ -423,7 +423,7 @@ fn over_quota(over: &OverQuota) -> (Problem, Vec<(HeaderName, String)>) {
         .with("quota", json(Quota::from(quotas.month)))
         .with("renews_at", json(renewed))
         .with("windows", json(without_room));
-    let mut headers = quota::fields(*meter, quotas);
+    let mut headers = quota::fields(*meter, Some(quotas));
     if largest.is_none() && seconds <= MAX_RETRY_AFTER {
         headers.push((header::RETRY_AFTER, seconds.max(1).to_string()));
     }

@@ -105,10 +105,10 @@ pub(super) fn policy(meter: Meter, quota: &reservation::Quota) -> String {
 
 /// The fields `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-11) of an answer to a user, with
 /// an item for each window that has a limit. Without limits, there are none.
-pub(super) fn fields(meter: Meter, quotas: &Quotas) -> Vec<(HeaderName, String)> {
+pub(super) fn fields(meter: Meter, quotas: Option<&Quotas>) -> Vec<(HeaderName, String)> {
     let now = Timestamp::now().as_second();
     let (mut policies, mut limits) = (Vec::new(), Vec::new());
-    for quota in quotas.iter() {
+    for quota in quotas.into_iter().flat_map(Quotas::iter) {
         let Some((limit, remaining)) = quota.limit.zip(quota.remaining) else {
             continue;
         };

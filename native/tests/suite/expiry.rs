@@ -3,17 +3,11 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use uuid::Uuid;
 use weir::webhooks;
 use weir::work::Role;
 
 use crate::common::gate::Gate;
-use crate::common::{Answer, GO_TESTS, Weir, Who, files};
-
-const EXTERNAL: (&str, &str) = (
-    "WEIR_CONFIG",
-    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external.toml"),
-);
+use crate::common::{Answer, EXTERNAL, GO_TESTS, Weir, Who, files};
 
 async fn submit(weir: &Weir, who: Who, headers: &[(&str, &str)]) -> Answer {
     let body = files(&[("a_test.go", GO_TESTS)]).to_string().into_bytes();
@@ -108,7 +102,7 @@ async fn no_attempt_starts_at_an_expired_job() {
     }
     assert_eq!(claimed(&weir, "render_default").await, 0);
     weir.reconcile().await;
-    let who = Who::User(holder(&weir, "anne").await);
+    let who = Who::User(weir.holder("anne").await);
     for id in [available, parked] {
         assert_eq!(job(&weir, id, who).await["status"], "cancelled");
     }
@@ -125,7 +119,7 @@ async fn a_retry_does_not_start_after_the_expiry() {
     assert_eq!(claimed(&weir, "render_default").await, 1);
     pass(&weir, id).await;
     weir.reconcile().await;
-    let who = Who::User(holder(&weir, "anne").await);
+    let who = Who::User(weir.holder("anne").await);
     assert_eq!(job(&weir, id, who).await["status"], "running");
     let fail = "SELECT weir_fail($1, 1, 'no paper', now())";
     let outcome: String = client.query_one(fail, &[&id]).await.unwrap().get(0);
@@ -133,16 +127,6 @@ async fn a_retry_does_not_start_after_the_expiry() {
     weir.reconcile().await;
     assert_eq!(job(&weir, id, who).await["status"], "cancelled");
     weir.end().await;
-}
-
-async fn holder(weir: &Weir, subject: &str) -> Uuid {
-    let sql = "SELECT weir_holder($1)";
-    weir.client()
-        .await
-        .query_one(sql, &[&subject])
-        .await
-        .unwrap()
-        .get(0)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,11 +148,7 @@ async fn an_expiry_counts_from_the_start_time_and_defaults_to_the_services() {
     let id = submitted("mail", json!({ "expires_in": 120 })).await;
     assert!(near(seconds_left(&weir, id).await, 120.0));
     let by_http = weir
-        .post(
-            "/api/jobs/mail",
-            Who::User(holder(&weir, "anne").await),
-            &json!({}),
-        )
+        .post("/api/jobs/mail", Who::User(weir.holder("anne").await), &json!({}))
         .await;
     let id = by_http.body["job"]["id"].as_i64().unwrap();
     assert!(near(seconds_left(&weir, id).await, 600.0));

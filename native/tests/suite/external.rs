@@ -6,12 +6,7 @@ use weir::work::{Role, Working};
 
 use crate::common::process::command;
 use crate::common::receiver::Receiver;
-use crate::common::{Weir, Who};
-
-const SERVICES: (&str, &str) = (
-    "WEIR_CONFIG",
-    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external.toml"),
-);
+use crate::common::{EXTERNAL, Weir, Who};
 
 fn printed(weir: &Weir, arguments: &[&str]) -> String {
     let output = command(weir, arguments).output().unwrap();
@@ -32,7 +27,7 @@ fn delivery_workers(weir: &Weir) -> i64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn weir_accepts_the_jobs_of_an_external_service_and_claims_none() {
-    let weir = Weir::with(&[SERVICES]).await;
+    let weir = Weir::with(&[EXTERNAL]).await;
     let working = weir.work().await;
     let who = Who::User(weir.user("pro").await);
     let client = weir.client().await;
@@ -78,7 +73,7 @@ async fn weir_accepts_the_jobs_of_an_external_service_and_claims_none() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn status_marks_external_services_and_whether_a_worker_is_registered() {
-    let weir = Weir::with(&[SERVICES]).await;
+    let weir = Weir::with(&[EXTERNAL]).await;
     let client = weir.client().await;
     for service in ["render", "mail"] {
         let submit = "SELECT weir_submit('anne', $1, '{\"pages\": 1}')";
@@ -146,7 +141,7 @@ async fn status_marks_external_services_and_whether_a_worker_is_registered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn weir_work_refuses_an_external_service() {
-    let weir = Weir::with(&[SERVICES]).await;
+    let weir = Weir::with(&[EXTERNAL]).await;
     let output = command(&weir, &["work", "--service", "echo,mail"])
         .output()
         .unwrap();
@@ -159,7 +154,7 @@ async fn weir_work_refuses_an_external_service() {
 #[tokio::test(flavor = "multi_thread")]
 async fn weir_work_without_services_delivers_webhooks() {
     let allowed = ("WEBHOOK_PRIVATE_NETWORKS", "true");
-    let weir = Weir::with(&[SERVICES, allowed]).await;
+    let weir = Weir::with(&[EXTERNAL, allowed]).await;
     let receiver = Receiver::new();
     let add = command(&weir, &["webhook", "add", &receiver.url()])
         .env(allowed.0, allowed.1)

@@ -3,25 +3,9 @@
 use std::process::Output;
 
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use crate::common::process::command;
-use crate::common::{Answer, Weir, Who};
-
-const EXTERNAL: (&str, &str) = (
-    "WEIR_CONFIG",
-    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external.toml"),
-);
-
-async fn holder(weir: &Weir, subject: &str) -> Uuid {
-    let sql = "SELECT weir_holder($1)";
-    weir.client()
-        .await
-        .query_one(sql, &[&subject])
-        .await
-        .unwrap()
-        .get(0)
-}
+use crate::common::{Answer, EXTERNAL, Weir, Who};
 
 /// Submits a job of `render` for this many pages, in SQL.
 async fn submit(weir: &Weir, subject: &str, pages: i64) -> (String, Option<i64>) {
@@ -97,7 +81,7 @@ fn printed(output: &Output) -> &str {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_job_runs_again_and_is_charged_once() {
     let weir = Weir::with(&[EXTERNAL]).await;
-    let who = Who::User(holder(&weir, "anne").await);
+    let who = Who::User(weir.holder("anne").await);
     submit(&weir, "anne", 7).await;
     let job = fail(&weir, "no paper").await;
     assert_eq!(month(&weir, who).await, (0, 0));
@@ -131,13 +115,13 @@ async fn a_failed_job_runs_again_and_is_charged_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn another_users_job_and_a_job_over_the_quota_do_not_run_again() {
     let weir = Weir::with(&[EXTERNAL]).await;
-    let who = Who::User(holder(&weir, "anne").await);
+    let who = Who::User(weir.holder("anne").await);
     submit(&weir, "anne", 40).await;
     let job = fail(&weir, "no paper").await;
     let stranger = Who::User(weir.user("free").await);
     assert_eq!(by_http(&weir, job, stranger).await.status, 404);
 
-    weir.use_up(holder(&weir, "anne").await, "analysis", 11).await;
+    weir.use_up(weir.holder("anne").await, "analysis", 11).await;
     let refused = by_http(&weir, job, who).await;
     assert_eq!(refused.status, 429, "{}", refused.body);
     assert_eq!(refused.body["quota"]["remaining"], 39);
@@ -162,10 +146,10 @@ async fn another_users_job_and_a_job_over_the_quota_do_not_run_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retry_beyond_the_plan_draws_on_grants() {
     let weir = Weir::with(&[EXTERNAL]).await;
-    let who = Who::User(holder(&weir, "anne").await);
+    let who = Who::User(weir.holder("anne").await);
     submit(&weir, "anne", 8).await;
     let job = fail(&weir, "no paper").await;
-    weir.use_up(holder(&weir, "anne").await, "analysis", 45).await;
+    weir.use_up(weir.holder("anne").await, "analysis", 45).await;
     let grant = run(
         &weir,
         &["user", "grant", "anne", "analysis", "10", "--reason", "test"],
@@ -184,7 +168,7 @@ async fn a_retry_beyond_the_plan_draws_on_grants() {
 async fn a_cancelled_and_an_expired_job_run_again_when_their_user_has_a_slot() {
     let weir = Weir::with(&[EXTERNAL]).await;
     let client = weir.client().await;
-    let who = Who::User(holder(&weir, "anne").await);
+    let who = Who::User(weir.holder("anne").await);
     let first = submit(&weir, "anne", 1).await.1.unwrap();
     let sql =
         "SELECT job_id FROM weir_submit('anne', 'render', '{\"pages\": 2}', NULL, '{\"expires_in\": 60}')";
@@ -227,7 +211,7 @@ async fn an_operator_retries_the_jobs_that_failed_alike() {
         submit(&weir, subject, 3).await;
         fail(&weir, error).await;
     }
-    weir.use_up(holder(&weir, "bea").await, "analysis", 49).await;
+    weir.use_up(weir.holder("bea").await, "analysis", 49).await;
     let selection = [
         "job",
         "retry",
@@ -282,7 +266,7 @@ async fn an_operator_cancels_jobs_and_pauses_a_lane() {
         "not_found: 1 job\n"
     );
     weir.reconcile().await;
-    let who = Who::User(holder(&weir, "anne").await);
+    let who = Who::User(weir.holder("anne").await);
     assert_eq!(month(&weir, who).await, (0, 0));
 
     let unknown = run(&weir, &["lane", "pause", "nothing"]);

@@ -40,6 +40,12 @@ use weir_policy::subject::Identity;
 /// The plans of the shipped catalogue.
 pub const PLANS: [&str; 4] = ["free", "pro", "pro_plus", "enterprise"];
 
+/// The setting for two services that other programs work, and one that Weir works.
+pub const EXTERNAL: (&str, &str) = (
+    "WEIR_CONFIG",
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external.toml"),
+);
+
 pub const EDGE_SECRET: &str = "a secret of the edge that only tests use";
 
 /// The number of times that a test checks a condition: for about 25 s, which is less than a snooze. On a busy machine,
@@ -228,6 +234,17 @@ impl Weir {
             .unwrap();
         assert!(known, "unknown plan {tier}");
         user
+    }
+
+    /// The id of the holder with this subject.
+    pub async fn holder(&self, subject: &str) -> Uuid {
+        let sql = "SELECT weir_holder($1)";
+        self.client()
+            .await
+            .query_one(sql, &[&subject])
+            .await
+            .unwrap()
+            .get(0)
     }
 
     /// The slots that the catalogue gives a plan.
