@@ -199,7 +199,7 @@ async fn a_paused_process_does_not_overwrite_its_successors_attempt() {
     let client = weir.client().await;
     let who = Who::User(weir.user("free").await);
     let other = Who::User(weir.user("free").await);
-    for (service, who) in [("brittle", who), ("lasting", other)] {
+    for (service, who) in [("abandoned", who), ("lasting", other)] {
         let answer = weir.post(&format!("/api/jobs/{service}"), who, &json!({})).await;
         assert_eq!(answer.status, 202, "{}", answer.body);
     }
@@ -207,7 +207,7 @@ async fn a_paused_process_does_not_overwrite_its_successors_attempt() {
         weir.until("an attempt to run", async || {
             client
                 .query_opt(
-                    "SELECT 1 FROM river_job WHERE kind = 'test:brittle' AND state = 'running' AND attempt = $1",
+                    "SELECT 1 FROM river_job WHERE kind = 'test:abandoned' AND state = 'running' AND attempt = $1",
                     &[&number],
                 )
                 .await
@@ -218,18 +218,12 @@ async fn a_paused_process_does_not_overwrite_its_successors_attempt() {
     let _scheduler = process::spawn(&weir, "schedule");
     let mut zombie = process::spawn(&weir, "work");
     let pid = nix::unistd::Pid::from_raw(zombie.0.id().try_into().unwrap());
-    // Polls without a pause, to stop the worker just after it has started the second program.
-    let started = Instant::now();
-    let programs = loop {
-        let programs = children(zombie.0.id());
-        if programs.len() == 2 {
-            break programs;
-        }
-        assert!(
-            started.elapsed() < Duration::from_secs(30),
-            "both of its programs run"
-        );
-    };
+    // Both programs, and the watcher that kills them if the worker is killed.
+    let programs = weir
+        .until("both of its programs to run", async || {
+            Some(children(zombie.0.id())).filter(|programs| programs.len() == 3)
+        })
+        .await;
     nix::sys::signal::kill(pid, nix::sys::signal::SIGSTOP).unwrap();
     until_attempt(1).await;
 
@@ -249,7 +243,7 @@ async fn a_paused_process_does_not_overwrite_its_successors_attempt() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     let row = client
         .query_one(
-            "SELECT state::text, attempt, array_length(errors, 1) FROM river_job WHERE kind = 'test:brittle'",
+            "SELECT state::text, attempt, array_length(errors, 1) FROM river_job WHERE kind = 'test:abandoned'",
             &[],
         )
         .await
