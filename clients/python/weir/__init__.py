@@ -697,7 +697,7 @@ class _Tasks:
         try:
             connection = self._idle.pop() if self._idle else await psycopg.AsyncConnection.connect(self._loop.url)
             try:
-                handler = _Stoppable(work())
+                handler = _Stoppable(work)
                 with self._loop.heart.running(job, handler.stop):
                     await self._weir._attempt(connection, job, handler)
             finally:
@@ -773,24 +773,35 @@ def _passes(error: psycopg.Error) -> bool:
 class _Stoppable:
     """A handler's task, which is cancelled when the attempt has to stop."""
 
-    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
-        self._task = asyncio.create_task(work)
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._work = work
+        self._task: asyncio.Task[Any] | None = None
         self._loop = asyncio.get_running_loop()
         self._reason: str | None = None
 
     def stop(self, reason: str) -> None:
         """Called from another thread. A handler that is done is not disturbed."""
         self._reason = reason
-        _soon(self._loop, self._task.cancel)
+        _soon(self._loop, self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
     async def result(self) -> Any:
+        """Runs the handler. It starts here, so a worker that is cancelled earlier leaves no handler behind."""
+        task = self._task = asyncio.create_task(self._work())
+        if self._reason is not None:
+            task.cancel()
         try:
             # Shielded, so that a cancellation of the worker itself is not taken for a stop.
-            return await asyncio.shield(self._task)
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if not self._task.cancelled():
-                self._task.cancel()
-                await asyncio.wait([self._task])
+            if not task.cancelled():
+                # A handler that stops already is not disturbed again.
+                if self._reason is None:
+                    task.cancel()
+                await asyncio.wait([task])
                 raise
             if self._reason == "taken_over":
                 raise FencedOut() from None

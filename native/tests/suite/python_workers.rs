@@ -331,7 +331,7 @@ async def main():
     worker = AsyncWeir().work(os.environ["DATABASE_URL"], ["analysis_priority"], handle, concurrency=2)
     work = asyncio.create_task(worker)
     while len(running) < 2:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
     work.cancel()
     try:
         await work
