@@ -6,6 +6,7 @@ pub mod context;
 mod derived_keys;
 pub mod handler;
 mod http_client;
+pub mod lane_pause;
 pub mod outbound;
 pub mod status;
 pub mod telemetry;

@@ -24,6 +24,8 @@ pub struct JobFilter {
     pub holder: Option<Uuid>,
     /// Jobs whose error contains this text, in any case.
     pub error: Option<String>,
+    /// Jobs that failed for exactly this reason, as [`crate::read::console::failures`] returns it.
+    pub reason: Option<String>,
     /// Jobs that ended, or were submitted, at least this long ago.
     pub older_than: Option<Duration>,
 }
@@ -32,7 +34,11 @@ impl JobFilter {
     /// Whether it selects all jobs.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.kinds.is_none() && self.holder.is_none() && self.error.is_none() && self.older_than.is_none()
+        self.kinds.is_none()
+            && self.holder.is_none()
+            && self.error.is_none()
+            && self.reason.is_none()
+            && self.older_than.is_none()
     }
 
     fn log(&self) -> Value {
@@ -40,6 +46,7 @@ impl JobFilter {
             "kinds": self.kinds,
             "holder": self.holder,
             "error": self.error,
+            "reason": self.reason,
             "older_than_s": self.older_than.map(|age| age.as_secs()),
         })
     }
@@ -73,6 +80,7 @@ pub async fn matching_jobs(
                 &filter.error,
                 &filter.older_than.map(|age| age.as_secs_f64()),
                 &SLICE,
+                &filter.reason,
             ],
         )
         .await?;
@@ -101,17 +109,33 @@ pub async fn retry_jobs(
         show();
     }
     if outcomes.contains_key(Retried::Accepted(None).outcome()) {
-        let change = Change {
-            actor,
-            action: "jobs.retry",
-            after: Some(json!({
-                "outcomes": outcomes,
-                "filter": filter.map(JobFilter::log),
-                "job": if let ([job], None) = (jobs, filter) { Some(job) } else { None },
-            })),
-            ..Change::default()
-        };
-        change.write(client).await?;
+        record_jobs(client, actor, "jobs.retry", jobs, filter, &outcomes).await?;
     }
     Ok(outcomes)
+}
+
+/// Logs a change of jobs with the number of each outcome.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn record_jobs(
+    client: &Client,
+    actor: &str,
+    action: &'static str,
+    jobs: &[i64],
+    filter: Option<&JobFilter>,
+    outcomes: &BTreeMap<&'static str, usize>,
+) -> Result<(), ControlError> {
+    let change = Change {
+        actor,
+        action,
+        after: Some(json!({
+            "outcomes": outcomes,
+            "filter": filter.map(JobFilter::log),
+            "job": if let ([job], None) = (jobs, filter) { Some(job) } else { None },
+        })),
+        ..Change::default()
+    };
+    Ok(change.write(client).await?)
 }

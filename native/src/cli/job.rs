@@ -85,7 +85,21 @@ impl Job {
                 })
                 .await?
             }
-            Self::Cancel(_) => cancel(settings, &jobs).await?,
+            Self::Cancel(_) => {
+                let outcomes = cancel(settings, &jobs).await?;
+                if outcomes.contains_key("cancelled") {
+                    control::record_jobs(
+                        &client,
+                        &actor(),
+                        "jobs.cancel",
+                        &jobs,
+                        filter.as_ref(),
+                        &outcomes,
+                    )
+                    .await?;
+                }
+                outcomes
+            }
         };
         let is_whole = outcomes
             .keys()
@@ -128,6 +142,7 @@ impl Selection {
             kinds,
             holder: self.user.as_ref().map(|user| holders.subject(user).id),
             error: self.error.clone(),
+            reason: None,
             older_than: self.older_than,
         };
         if filter.is_empty() {

@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use weir::config::Settings;
+use weir::lane_pause::{PauseError, set_paused};
 
 use super::connection::connected;
-use super::output::{CommandResult, NotFound, print};
+use super::output::{CommandResult, NotFound, actor, print};
 
 #[derive(Subcommand)]
 pub(crate) enum Lane {
@@ -30,29 +31,25 @@ Example:
 
 impl Lane {
     pub(crate) async fn run(self, settings: &Settings) -> CommandResult {
-        // Also checks the database.
-        connected(settings).await?;
-        let (Self::Pause { queue } | Self::Resume { queue }) = &self;
-        let mut queues = settings.services.iter().flat_map(|service| service.queues());
-        if !queues.any(|(_, name, _)| name == *queue) {
-            let text = format!("no service has a lane {queue:?}; `weir status` lists the lanes");
-            return Err(NotFound(text).into());
-        }
+        let client = connected(settings).await?;
         let pool = settings.database()?.river_pool(1)?;
         let river = riverqueue::Client::builder(pool).build()?;
-        let (changed, state) = match &self {
-            Self::Pause { .. } => (river.queues().pause(queue.as_str()).await, "paused"),
-            Self::Resume { .. } => (river.queues().resume(queue.as_str()).await, "resumed"),
+        let (queue, pauses) = match &self {
+            Self::Pause { queue } => (queue, true),
+            Self::Resume { queue } => (queue, false),
         };
-        match changed {
-            Err(riverqueue::Error::NotFound(_)) => {
-                Err(format!("no worker has ever worked {queue:?}, so River has no row to pause it by").into())
-            }
-            Err(error) => Err(error.into()),
-            Ok(()) => {
-                print(&format!("{state} {queue}\n"))?;
-                Ok(ExitCode::SUCCESS)
-            }
-        }
+        set_paused(settings, &river, &client, &actor(), queue, pauses)
+            .await
+            .map_err(|error| -> Box<dyn std::error::Error> {
+                match error {
+                    PauseError::Unknown(_) => NotFound(error.to_string()).into(),
+                    _ => error.into(),
+                }
+            })?;
+        print(&format!(
+            "{} {queue}\n",
+            if pauses { "paused" } else { "resumed" }
+        ))?;
+        Ok(ExitCode::SUCCESS)
     }
 }

@@ -203,12 +203,13 @@ async fn a_cancelled_and_an_expired_job_run_again_when_their_user_has_a_slot() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_retries_the_jobs_that_failed_alike() {
     let weir = Weir::with(&[EXTERNAL]).await;
+    let mut carls = None;
     for (subject, error) in [
         ("anne", "connection refused"),
         ("bea", "Connection refused by peer"),
         ("carl", "no paper"),
     ] {
-        submit(&weir, subject, 3).await;
+        (_, carls) = submit(&weir, subject, 3).await;
         fail(&weir, error).await;
     }
     weir.use_up(weir.holder("bea").await, "analysis", 49).await;
@@ -238,12 +239,17 @@ async fn an_operator_retries_the_jobs_that_failed_alike() {
     let all = ask(json!({ "subject": "carl", "dry_run": true })).await;
     assert_eq!(
         all.body,
-        json!({ "matching": 1, "outcomes": {} }),
+        json!({ "matching": 1, "next": carls, "outcomes": {} }),
         "{}",
         all.status
     );
     let all = ask(json!({ "subject": "carl" })).await;
-    assert_eq!(all.body, json!({ "matching": 1, "outcomes": { "retried": 1 } }));
+    assert_eq!(
+        all.body,
+        json!({ "matching": 1, "next": carls, "outcomes": { "retried": 1 } })
+    );
+    let rest = ask(json!({ "subject": "carl", "after": carls })).await;
+    assert_eq!(rest.body, json!({ "matching": 0, "next": null, "outcomes": {} }));
     assert_eq!(ask(json!({})).await.status, 422);
     assert_eq!(ask(json!({ "service": "nothing" })).await.status, 404);
     let none = run(&weir, &["job", "retry", "--user", "carl"]);
@@ -286,6 +292,9 @@ async fn an_operator_cancels_jobs_and_pauses_a_lane() {
         printed(&run(&weir, &["lane", "resume", "render_default"])),
         "resumed render_default\n"
     );
+    let log = "SELECT array_agg(action ORDER BY id) FROM admin_log WHERE actor LIKE 'shell:%'";
+    let actions: Vec<String> = weir.client().await.query_one(log, &[]).await.unwrap().get(0);
+    assert_eq!(actions, ["jobs.cancel", "lane.pause", "lane.resume"]);
     let claimed = weir.client().await.query(claim, &[]).await.unwrap();
     assert_eq!(
         claimed.iter().map(|row| row.get(0)).collect::<Vec<Option<i64>>>(),

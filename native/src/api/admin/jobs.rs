@@ -33,6 +33,9 @@ pub(super) struct WantedRetries {
     error: Option<String>,
     /// Jobs that failed at least this many seconds ago.
     older_than: Option<u32>,
+    /// Only jobs with a larger id: `next` of the previous answer.
+    #[serde(default)]
+    after: i64,
     /// Only count the jobs.
     #[serde(default)]
     dry_run: bool,
@@ -43,13 +46,15 @@ pub(super) struct WantedRetries {
 pub(super) struct Retries {
     /// The number of matching jobs, at most 1000.
     matching: usize,
+    /// For `after` of the next request; null when no job matched.
+    next: Option<i64>,
     /// The number of jobs by outcome: `retried`, `over_quota`, `too_many_waiting` and others of `weir_retry`.
     outcomes: BTreeMap<&'static str, usize>,
 }
 
 /// Runs failed jobs again, at most 1000.
 ///
-/// Repeat the request until nothing more is `retried`. Each job reserves quota as a new submission would, so some may be
+/// Repeat the request with `after` until `next` is null. Each job reserves quota as a new submission would, so some may be
 /// over their user's quota. A cancelled or expired job runs again with `POST /api/jobs/{id}/retry`.
 #[utoipa::path(
     post,
@@ -77,6 +82,7 @@ pub(super) async fn retry(
         kinds: wanted.service.as_ref().map(kind).transpose()?,
         holder: wanted.subject.as_ref().map(holder).transpose()?,
         error: wanted.error,
+        reason: None,
         older_than: wanted
             .older_than
             .map(|seconds| Duration::from_secs(seconds.into())),
@@ -85,9 +91,9 @@ pub(super) async fn retry(
         let detail = "Give at least one of service, subject, error and older_than.";
         return Err(ApiError::Unprocessable(detail.to_owned()));
     }
-    let (actor, dry_run) = (&operator.actor, wanted.dry_run);
+    let (actor, after, dry_run) = (&operator.actor, wanted.after, wanted.dry_run);
     let retries = api.pool.with(async |client| {
-        let jobs = control::matching_jobs(client, &filter, &control::FAILED, 0).await?;
+        let jobs = control::matching_jobs(client, &filter, &control::FAILED, after).await?;
         let outcomes = if dry_run {
             BTreeMap::new()
         } else {
@@ -95,6 +101,7 @@ pub(super) async fn retry(
         };
         Ok::<_, ApiError>(Retries {
             matching: jobs.len(),
+            next: jobs.last().copied(),
             outcomes,
         })
     });

@@ -17,6 +17,7 @@ use super::super::state::Api;
 use super::guard::Operator;
 use super::job;
 use super::page::{self, ConsoleError, Entry};
+use crate::lane_pause::{self, PauseError};
 
 /// Cancels as the owner's `DELETE /api/jobs/{id}` does.
 pub(super) async fn cancel(
@@ -73,7 +74,7 @@ pub(super) async fn retry_failures(
 ) -> Result<Html<String>, ConsoleError> {
     let filter = JobFilter {
         kinds: Some(vec![failures.kind]),
-        error: Some(failures.reason),
+        reason: Some(failures.reason),
         ..JobFilter::default()
     };
     let outcomes = api
@@ -129,21 +130,13 @@ pub(super) async fn resume(
 }
 
 async fn set_paused(api: &Api, actor: &str, queue: &str, pauses: bool) -> Result<Redirect, ConsoleError> {
-    let mut queues = api.settings.services.iter().flat_map(|service| service.queues());
-    if !queues.any(|(_, name, _)| name == queue) {
-        return Err(ConsoleError::Missing("No service has this lane.".to_owned()));
-    }
-    let (changed, action) = if pauses {
-        (api.river.queues().pause(queue).await, "lane.pause")
-    } else {
-        (api.river.queues().resume(queue).await, "lane.resume")
-    };
-    changed.map_err(|error| ConsoleError::Broken(error.to_string()))?;
-    api.pool
-        .with(async |client| {
-            control::record(client, actor, action, None, json!({ "queue": queue })).await?;
-            Ok::<_, ConsoleError>(())
+    let changed = api.pool.with(async |client| {
+        let changed = lane_pause::set_paused(&api.settings, &api.river, client, actor, queue, pauses).await;
+        changed.map_err(|error| match error {
+            PauseError::Unknown(_) | PauseError::Unworked(_) => ConsoleError::Missing(error.to_string()),
+            PauseError::River(_) | PauseError::Log(_) => ConsoleError::Broken(error.to_string()),
         })
-        .await?;
+    });
+    changed.await?;
     Ok(Redirect::to("/console"))
 }

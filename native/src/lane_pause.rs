@@ -1,0 +1,55 @@
+//! Pausing lanes, by River's own means. Both changes are in the audit log.
+
+use serde_json::json;
+use thiserror::Error;
+use tokio_postgres::Client;
+use weir_ledger::control;
+
+use crate::config::Settings;
+
+/// Why a lane cannot be paused or resumed.
+#[derive(Debug, Error)]
+pub enum PauseError {
+    /// No service has it.
+    #[error("no service has a lane {0:?}; `weir status` lists the lanes")]
+    Unknown(String),
+    /// River has no row for it.
+    #[error("no worker has ever worked {0:?}, so River has no row to pause it by")]
+    Unworked(String),
+    /// River cannot change it.
+    #[error(transparent)]
+    River(#[from] riverqueue::Error),
+    /// The change cannot be logged.
+    #[error(transparent)]
+    Log(#[from] tokio_postgres::Error),
+}
+
+/// Pauses or resumes a lane. While it is paused, no more of its jobs start; running jobs continue.
+///
+/// # Errors
+///
+/// When no service has the lane, no worker ever worked it, or the database cannot be used.
+pub async fn set_paused(
+    settings: &Settings,
+    river: &riverqueue::Client,
+    client: &Client,
+    actor: &str,
+    queue: &str,
+    pauses: bool,
+) -> Result<(), PauseError> {
+    let mut queues = settings.services.iter().flat_map(|service| service.queues());
+    if !queues.any(|(_, name, _)| name == queue) {
+        return Err(PauseError::Unknown(queue.to_owned()));
+    }
+    let (changed, action) = if pauses {
+        (river.queues().pause(queue).await, "lane.pause")
+    } else {
+        (river.queues().resume(queue).await, "lane.resume")
+    };
+    match changed {
+        Err(riverqueue::Error::NotFound(_)) => return Err(PauseError::Unworked(queue.to_owned())),
+        changed => changed?,
+    }
+    control::record(client, actor, action, None, json!({ "queue": queue })).await?;
+    Ok(())
+}
