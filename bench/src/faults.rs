@@ -168,7 +168,7 @@ async fn live(
     let open = operator.transaction().await?;
     if fault == Fault::Locked {
         open.execute(
-            "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ($1, 'analysis', 1)",
+            "SELECT weir_charge($1::uuid::text, 'analysis', 1, gen_random_uuid()::text, now())",
             &[&user],
         )
         .await?;

@@ -132,9 +132,7 @@ async fn fill(stage: &Stage, size: Size) -> Result<Vec<Uuid>, BenchError> {
     let all = stage.users(size.users).await?;
     let users = &all[..usize::try_from(size.waiting).unwrap_or_default()];
     let client = stage.database.connect().await?;
-    client
-        .batch_execute("SET weir.counters = 'kept'; SET synchronous_commit = off")
-        .await?;
+    client.batch_execute("SET synchronous_commit = off").await?;
     // The measurement at rest is about Weir, and not about PostgreSQL's clean-up after this.
     client
         .batch_execute(

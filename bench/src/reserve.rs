@@ -15,6 +15,7 @@ use super::proxy::Proxy;
 use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::stage::{KIND, Stage, arguments, submission};
 use weir::config::Settings;
+use weir_ledger::audit;
 use weir_ledger::database::Database;
 use weir_ledger::reservation::Reserver;
 
@@ -310,13 +311,13 @@ pub(crate) async fn reserve(settings: &Settings, effort: Effort) -> Result<Repor
 
     // The same again, next to a database with a history.
     let old = Stage::new(settings).await?;
-    let old_client = old.database.connect().await?;
+    let mut old_client = old.database.connect().await?;
     let old_users = Arc::new(old.users(1000).await?);
     progress(&format!(
         "filling a database with {} usage events",
         effort.history
     ));
-    fill(&old_client, &old_users, effort.history).await?;
+    fill(&mut old_client, &old_users, effort.history).await?;
     let old_reserver = Reserver::start(&old.database);
     let mut old_ours = weir(&old_reserver, CALLERS);
     let (mut with, mut without) = (Vec::new(), Vec::new());
@@ -419,11 +420,12 @@ async fn written(
 }
 
 /// A long history: usage events, and outstanding reservations of waiting jobs.
-async fn fill(client: &tokio_postgres::Client, users: &[Uuid], events: i64) -> Result<(), BenchError> {
+async fn fill(client: &mut tokio_postgres::Client, users: &[Uuid], events: i64) -> Result<(), BenchError> {
     client
         .execute(
-            "INSERT INTO usage_events (user_id, event_type, quota_amount) \
-             SELECT ($1::uuid[])[1 + n % cardinality($1::uuid[])], 'analysis', 1 FROM generate_series(1, $2::bigint) n",
+            "INSERT INTO usage_events (user_id, event_type, quota_amount, period_start) \
+             SELECT u, 'analysis', 1, period_start_of(u, now()) \
+             FROM (SELECT ($1::uuid[])[1 + n % cardinality($1::uuid[])] AS u FROM generate_series(1, $2::bigint) n) n",
             &[&users, &events],
         )
         .await?;
@@ -433,11 +435,13 @@ async fn fill(client: &tokio_postgres::Client, users: &[Uuid], events: i64) -> R
                         SELECT jsonb_build_object('user_id', ($1::uuid[])[1 + n % cardinality($1::uuid[])]), 'analysis:analyze', 3, \
                                'analysis_default', 'pending' FROM generate_series(1, $2::bigint) n \
                         RETURNING id, (args ->> 'user_id')::uuid AS user_id) \
-             INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id, admitted_at, parked_at) \
-             SELECT user_id, 'analysis', 1, id, NULL, now() FROM j",
+             INSERT INTO quota_reservations \
+                 (holder, user_id, event_type, reserved_amount, job_id, period_start, admitted_at, parked_at) \
+             SELECT user_id, user_id, 'analysis', 1, id, period_start_of(user_id, now()), NULL, now() FROM j",
             &[&users, &(events / 10)],
         )
         .await?;
+    audit::repair(client).await?;
     client.batch_execute("ANALYZE").await?;
     Ok(())
 }

@@ -21,9 +21,7 @@ describe("the last ten analyses of a period, requested two hundred times at once
     const { sql } = stack.database;
     const spent = limit - 10;
     const when = new Date((Date.parse(period.start) + Date.now()) / 2);
-    await sql`
-      INSERT INTO usage_events (user_id, event_type, quota_amount, created_at)
-      SELECT ${id}, 'analysis', 1, ${when} FROM generate_series(1, ${spent}::int)`;
+    await sql`SELECT weir_charge(${id}, 'analysis', ${spent}, 'earlier', ${when})`;
     assert.equal((await user.usage()).analysis.remaining, 10);
 
     const responses = await Promise.all(

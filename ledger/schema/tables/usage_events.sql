@@ -51,19 +51,3 @@ COMMENT ON COLUMN usage_events.overage IS
 CREATE INDEX usage_events_before ON usage_events (id) WHERE xid IS NULL;
 CREATE INDEX usage_events_feed ON usage_events (xid) WHERE xid IS NOT NULL;
 CREATE INDEX usage_events_sum ON usage_events (user_id, event_type, created_at);
-
-CREATE TRIGGER count_delete AFTER DELETE ON usage_events REFERENCING OLD TABLE AS old_rows
-    FOR EACH STATEMENT
-    WHEN (coalesce(current_setting('weir.counters', true), '') NOT IN ('kept', pg_trigger_depth()::text))
-    EXECUTE FUNCTION count_usage_events();
-CREATE TRIGGER count_insert AFTER INSERT ON usage_events REFERENCING NEW TABLE AS new_rows
-    FOR EACH STATEMENT
-    WHEN (coalesce(current_setting('weir.counters', true), '') NOT IN ('kept', pg_trigger_depth()::text))
-    EXECUTE FUNCTION count_usage_events();
-CREATE TRIGGER count_update AFTER UPDATE ON usage_events REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
-    FOR EACH STATEMENT
-    WHEN (coalesce(current_setting('weir.counters', true), '') NOT IN ('kept', pg_trigger_depth()::text))
-    EXECUTE FUNCTION count_usage_events();
-CREATE TRIGGER fill BEFORE INSERT ON usage_events
-    FOR EACH ROW WHEN (NEW.period_start IS NULL)
-    EXECUTE FUNCTION fill_quota_row();

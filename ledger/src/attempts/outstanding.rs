@@ -376,14 +376,11 @@ async fn fail_if_silent(
 }
 
 async fn begin(client: &mut Client) -> Result<Transaction<'_>, Error> {
-    let transaction = client
-        .build_transaction()
+    let builder = client.build_transaction();
+    builder
         .isolation_level(IsolationLevel::ReadCommitted)
         .start()
-        .await?;
-    // The functions update the counters. A heartbeat changes none.
-    transaction.batch_execute("SET LOCAL weir.counters = '0'").await?;
-    Ok(transaction)
+        .await
 }
 
 /// Locks the holder first and then the job, as a settlement does.

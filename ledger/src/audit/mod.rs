@@ -11,6 +11,7 @@ use tokio_postgres::{Client, IsolationLevel};
 use uuid::Uuid;
 
 use crate::database::DatabaseError;
+use crate::settlement::rebuild_counters;
 
 /// An invariant and its violations.
 #[derive(Clone, Debug, Serialize)]
@@ -175,18 +176,7 @@ pub async fn repair(client: &mut Client) -> Result<usize, DatabaseError> {
     }
     for holder in &drifted {
         let transaction = client.transaction().await?;
-        transaction
-            .execute(include_str!("sql/repair_holders.sql"), &[holder])
-            .await?;
-        transaction
-            .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[holder])
-            .await?;
-        transaction
-            .execute(include_str!("../settlement/sql/rebuild_holders.sql"), &[holder])
-            .await?;
-        transaction
-            .execute(include_str!("../settlement/sql/rebuild_balances.sql"), &[holder])
-            .await?;
+        rebuild_counters(&transaction, &[*holder]).await?;
         transaction.commit().await?;
     }
     Ok(drifted.len())

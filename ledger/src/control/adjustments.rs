@@ -143,8 +143,6 @@ pub async fn adjust(
             .await?;
     }
     let (from_grants, overage) = (-to_grants, -overage);
-    // This statement updates the balance itself, because the table's trigger only adds.
-    transaction.batch_execute("SET LOCAL weir.counters = '0'").await?;
     let id: Uuid = transaction
         .query_one(
             include_str!("sql/adjust.sql"),

@@ -32,7 +32,7 @@ pub async fn cancel_waiting(
     while let Some(after) = last {
         let transaction = client.transaction().await?;
         transaction.batch_execute(BOUND_LOCKS).await?;
-        // Locks the holder first and then the jobs, as a settlement does. The tables' triggers book the release.
+        // Locks the holder first and then the jobs, as a settlement does.
         transaction
             .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&user.id])
             .await?;
@@ -42,8 +42,10 @@ pub async fn cancel_waiting(
                 &[&user.id, &after, &SLICE],
             )
             .await?;
-        let some = row.get::<_, i64>("cancelled").unsigned_abs();
+        let jobs: Vec<i64> = row.get("cancelled");
+        let some = jobs.len() as u64;
         if some > 0 {
+            transaction.execute("SELECT release_jobs($1)", &[&jobs]).await?;
             let change = Change {
                 actor,
                 action: "jobs.cancel",

@@ -83,8 +83,6 @@ pub async fn delete(client: &mut Client, actor: &str, user: &User) -> Result<Del
         .query_one("SELECT gen_random_uuid()", &[])
         .await?
         .get(0);
-    // Balances move together with their rows, so the triggers must not count them again.
-    transaction.batch_execute("SET LOCAL weir.counters = '0'").await?;
     let row = transaction
         .query_one(include_str!("sql/forget.sql"), &[&user.id, &anonymous])
         .await?;

@@ -18,6 +18,7 @@ use super::log::Change;
 use super::usage_feed::{IMPORTED, IMPORTED_UNBILLED};
 use crate::database::unstorable;
 use crate::holder::{Holders, kept_text};
+use crate::settlement::rebuild_counters;
 
 /// The maximum number of users that one statement resolves.
 const BATCH: usize = 10_000;
@@ -189,9 +190,9 @@ pub async fn import(
 ) -> Result<Imported, ControlError> {
     let holders = Holders::load(client).await?;
     let transaction = client.transaction().await?;
-    // The session may count on its own, and an import may take long.
+    // An import may take long.
     transaction
-        .batch_execute("SET LOCAL weir.counters = ''; SET LOCAL statement_timeout = 0")
+        .batch_execute("SET LOCAL statement_timeout = 0")
         .await?;
     let copies = copies(&transaction, source.schema).await?;
     transaction
@@ -256,10 +257,7 @@ async fn copy_source(transaction: &Transaction<'_>, copies: &[RelationCopy]) -> 
     }
     transaction.batch_execute("RELEASE copy").await?;
     transaction
-        .execute(
-            "SELECT set_config('search_path', $1, true), set_config('weir.counters', '', true)",
-            &[&path],
-        )
+        .execute("SELECT set_config('search_path', $1, true)", &[&path])
         .await?;
     Ok(())
 }
@@ -509,9 +507,10 @@ async fn write(transaction: &Transaction<'_>, billed_until: Option<Timestamp>) -
         ));
     }
     // Before the first write to their rows, as everywhere.
-    transaction
-        .execute(include_str!("sql/import_lock.sql"), &[])
-        .await?;
+    let locked: Vec<Uuid> = transaction
+        .query_one(include_str!("sql/import_lock.sql"), &[])
+        .await?
+        .get("holders");
     transaction
         .execute(include_str!("sql/import_months.sql"), &[])
         .await?;
@@ -536,6 +535,7 @@ async fn write(transaction: &Transaction<'_>, billed_until: Option<Timestamp>) -
     transaction
         .execute(include_str!("sql/import_reservations.sql"), &[])
         .await?;
+    rebuild_counters(transaction, &locked).await?;
     transaction
         .execute(include_str!("sql/import_accept.sql"), &[])
         .await?;

@@ -139,12 +139,12 @@ async fn batch(
         .map(|account| (account.user, account.meter))
         .unzip();
     let transaction = client.transaction().await?;
-    // Two concurrent archive runs would each write a sum. Balances do not change, so the table's triggers have nothing
-    // to book. A stalled process holds back the feed and vacuum, so the transaction has a time limit.
+    // Two concurrent archive runs would each write a sum. A stalled process holds back the feed and
+    // vacuum, so the transaction has a time limit.
     transaction
         .batch_execute(
             "SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = '60s'; \
-             SELECT FROM weir_locks WHERE name = 'usage_archive' FOR NO KEY UPDATE; SET LOCAL weir.counters = '0'",
+             SELECT FROM weir_locks WHERE name = 'usage_archive' FOR NO KEY UPDATE",
         )
         .await?;
     // A concurrent deletion of a user would not see the sum. Changes lock one user each, so they cannot deadlock.

@@ -291,8 +291,7 @@ impl Database {
         format!("{name:?} at {} (user {user:?})", hosts.join(", ")).into()
     }
 
-    /// Opens a connection with statements that update the counters themselves (`weir.counters`). Only rows that triggers
-    /// of other programs write are counted by Weir's triggers. Waits for a lock for at most `lock_timeout`.
+    /// Opens a connection for short transactions. Waits for a lock for at most `lock_timeout`.
     ///
     /// # Errors
     ///
@@ -309,7 +308,6 @@ impl Database {
     ) -> Result<Client, DatabaseError> {
         let lock_timeout = lock_millis(lock_timeout);
         let settings = [
-            ("weir.counters", "0"),
             ("statement_timeout", "6s"),
             ("idle_in_transaction_session_timeout", "10s"),
             ("lock_timeout", &lock_timeout),

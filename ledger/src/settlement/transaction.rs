@@ -168,7 +168,8 @@ impl Transact for Settle {
             roll_back(connection).await?;
             return Ok(false);
         };
-        let params: [&(dyn ToSql + Sync); 1] = [&holder];
+        let holders = [holder];
+        let params: [&(dyn ToSql + Sync); 1] = [&holders.as_slice()];
         tokio::try_join!(
             biased;
             client.execute(&statements.rebuild_holders, &params),

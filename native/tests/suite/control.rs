@@ -523,7 +523,7 @@ async fn late_commits_never_add_usage_events_before_a_cursor() {
         .batch_execute("UPDATE usage_events SET xid = NULL")
         .await
         .unwrap();
-    let event = "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ($1, 'analysis', $2)";
+    let event = "SELECT weir_charge($1::uuid::text, 'analysis', $2, gen_random_uuid()::text, now())";
     let mut slow = weir.client().await;
     let slow = slow.transaction().await.unwrap();
     slow.execute(event, &[&late, &10_i64]).await.unwrap();
@@ -780,8 +780,7 @@ async fn usage_is_listed_by_period_including_past_ones() {
     let operator = Backend::operator(&weir).await;
     let user = weir.user("free").await;
     let client = weir.client().await;
-    let used = "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at) \
-                VALUES ($1, $2::text::usage_event_type, $3, now() - make_interval(months => $4))";
+    let used = "SELECT weir_charge($1::uuid::text, $2, $3, gen_random_uuid()::text, now() - make_interval(months => $4))";
     let anchor =
         "UPDATE user_subscriptions SET current_period_start = now() - interval '1 hour' WHERE user_id = $1";
     client.execute(anchor, &[&user]).await.unwrap();
@@ -838,8 +837,7 @@ async fn usage_events_written_during_a_migration_reach_the_feed() {
     for _ in 0..4 {
         let (client, stopped) = (weir.client().await, stopped.clone());
         writers.spawn(async move {
-            let event =
-                "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ($1, 'analysis', 1)";
+            let event = "SELECT weir_charge($1::uuid::text, 'analysis', 1, gen_random_uuid()::text, now())";
             while !stopped.is_cancelled() {
                 client.execute(event, &[&user]).await.unwrap();
             }
@@ -940,8 +938,8 @@ async fn a_usage_feed_starts_now_or_at_a_time() {
     let user = weir.user("free").await;
     let client = weir.client().await;
     // One from before a dump, and one in each later hour.
-    let event = "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at) \
-                 VALUES ($1, 'analysis', $2, $3::text::timestamptz)";
+    let event = "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at, period_start) \
+                 VALUES ($1, 'analysis', $2, $3::text::timestamptz, period_start_of($1, $3::text::timestamptz))";
     for (amount, at) in [
         (1_i64, "2026-11-01T01:00:00Z"),
         (2, "2026-11-01T02:00:00Z"),
@@ -980,6 +978,7 @@ async fn a_usage_feed_starts_now_or_at_a_time() {
         .execute(event, &[&user, &5_i64, &"2026-11-01T05:00:00Z"])
         .await
         .unwrap();
+    weir.recount().await;
     let rest = weir
         .until("the event after that", async || {
             let (amounts, _) = read(&now).await;

@@ -535,7 +535,8 @@ fn user_with_usage(rng: &mut StdRng, subject: &Subject, id: Uuid) -> String {
         "INSERT INTO users (id, subject) VALUES ('{id}', {kept}); \
          INSERT INTO user_subscriptions (user_id, plan_id, current_period_start) \
              SELECT '{id}', id, date_trunc('day', {anchor}) FROM subscription_plans WHERE tier = '{plan}'; \
-         INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('{id}', 'analysis', {}); ",
+         INSERT INTO usage_events (user_id, event_type, quota_amount, period_start) \
+         VALUES ('{id}', 'analysis', {}, period_start_of('{id}', now())); ",
         match rng.random_bool(0.9) {
             true => rng.random_range(0..40),
             false => i64::MAX - rng.random_range(0..40),
@@ -594,6 +595,7 @@ async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<us
     }
     for side in [&*ours, &*theirs] {
         side.client.batch_execute(&setup).await.unwrap();
+        side.weir.recount().await;
         services::apply(&mut side.weir.client().await, &entries(), &rules)
             .await
             .unwrap();
@@ -813,13 +815,15 @@ async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'sta
         "INSERT INTO users (id) VALUES ('{id}'); \
          INSERT INTO user_subscriptions (user_id, plan_id, current_period_start) \
              SELECT '{id}', id, date_trunc('day', now()) FROM subscription_plans WHERE tier = '{}'; \
-         INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('{id}', 'specview', {}); ",
+         INSERT INTO usage_events (user_id, event_type, quota_amount, period_start) \
+         VALUES ('{id}', 'specview', {}, period_start_of('{id}', now())); ",
         pick(rng, &common::PLANS),
         rng.random_range(0..40)
     );
     setup += &beyond_the_plan(rng, id, "specview");
     for side in [ours, theirs] {
         side.client.batch_execute(&setup).await.unwrap();
+        side.weir.recount().await;
         services::apply(&mut side.weir.client().await, &entries(), &rules)
             .await
             .unwrap();

@@ -55,7 +55,7 @@ async fn an_operators_open_transaction_delays_only_its_user() {
     let mut operator = weir.client().await;
     let open = operator.transaction().await.unwrap();
     open.execute(
-        "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ($1, 'analysis', 1)",
+        "SELECT weir_charge($1::uuid::text, 'analysis', 1, gen_random_uuid()::text, now())",
         &[&locked],
     )
     .await

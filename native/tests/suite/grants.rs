@@ -215,7 +215,7 @@ async fn grants_are_drawn_by_expiry_and_hold_until_their_job_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changing_a_reservation_by_hand_keeps_grants_correct() {
+async fn jobs_that_others_end_keep_grants_correct() {
     let scene = Scene::new(0).await;
     scene.grant(100, None).await;
     let jobs = [
@@ -224,20 +224,8 @@ async fn changing_a_reservation_by_hand_keeps_grants_correct() {
         scene.submit(30).await.unwrap(),
     ];
     assert_eq!(scene.left().await, [40]);
-    let client = scene.weir.client().await;
-    // By plain SQL, by another client, by an operator.
-    client
-        .execute("DELETE FROM quota_reservations WHERE job_id = $1", &[&jobs[0]])
-        .await
-        .unwrap();
-    client
-        .execute(
-            "UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = $1",
-            &[&jobs[0]],
-        )
-        .await
-        .unwrap();
-    assert_eq!(scene.left().await, [50]);
+    // By other clients, and by an operator.
+    scene.weir.ended_by_other_client(jobs[0], "cancelled").await;
     scene.weir.ended_by_other_client(jobs[1], "completed").await;
     scene.weir.reconcile().await;
     assert_eq!(
@@ -249,7 +237,10 @@ async fn changing_a_reservation_by_hand_keeps_grants_correct() {
     assert_eq!(cancelled.unwrap(), 1);
     assert_eq!((scene.left().await, scene.quota().await), (vec![80], [70, 0, 80]));
     // A repair computes the same from the rows.
-    client
+    scene
+        .weir
+        .client()
+        .await
         .batch_execute("UPDATE quota_balances SET from_grants = 1")
         .await
         .unwrap();
@@ -419,12 +410,10 @@ async fn a_deleted_window_row_is_rebuilt_from_usage() {
     // Nine days pass.
     client
         .batch_execute(
-            "SET weir.counters = 'kept'; \
-             UPDATE quota_reservations SET created_at = created_at - interval '9 days'; \
+            "UPDATE quota_reservations SET created_at = created_at - interval '9 days'; \
              UPDATE usage_events SET created_at = created_at - interval '9 days', \
                  reserved_at = reserved_at - interval '9 days'; \
-             UPDATE quota_balances SET period_start = period_start - interval '9 days' WHERE span = 'day'; \
-             RESET weir.counters",
+             UPDATE quota_balances SET period_start = period_start - interval '9 days' WHERE span = 'day'",
         )
         .await
         .unwrap();

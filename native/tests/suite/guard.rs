@@ -347,6 +347,7 @@ async fn a_retry_counts_by_the_meter_at_submission() {
         ))
         .await
         .unwrap();
+    weir.recount().await;
     let gate = Gate::new();
     let working = gate.work(weir.another(&[]), Role::Work).await;
     gate.until_running(&weir, 1).await;
@@ -382,6 +383,7 @@ async fn a_backlog_is_parked_without_jobs_that_another_meter_counts() {
         ))
         .await
         .unwrap();
+    weir.recount().await;
     let insert = "INSERT INTO river_job (args, kind, max_attempts, queue, state, attempt, attempted_at, attempted_by) \
                   VALUES (jsonb_build_object('user_id', $1::text), 'analysis:analyze', 3, 'analysis_default', 'running', 1, \
                           now(), '{elsewhere}') RETURNING id";

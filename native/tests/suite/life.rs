@@ -106,11 +106,13 @@ async fn a_job_charged_by_other_means_is_not_charged_again() {
     let client = weir.client().await;
     client
         .execute(
-            "INSERT INTO usage_events (user_id, event_type, quota_amount, job_id) VALUES ($1, 'specview', 3, $2)",
+            "INSERT INTO usage_events (user_id, event_type, quota_amount, job_id, period_start) \
+             VALUES ($1, 'specview', 3, $2, period_start_of($1, now()))",
             &[&user, &id],
         )
         .await
         .unwrap();
+    weir.recount().await;
     let working = weir.work().await;
     let job = weir.finished(id, who).await;
     assert_eq!(job["status"], "completed", "{job}");
@@ -126,6 +128,7 @@ async fn a_job_charged_by_other_means_is_not_charged_again() {
         .execute("UPDATE usage_events SET quota_amount = 4", &[])
         .await
         .unwrap();
+    weir.recount().await;
     weir.end().await;
 }
 

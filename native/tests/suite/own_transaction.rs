@@ -83,7 +83,7 @@ async fn triggers_book_the_callers_later_writes() {
     reserve(&transaction, &submission).await.unwrap();
     transaction
         .execute(
-            "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ($1, 'analysis', 5)",
+            "SELECT weir_charge($1::uuid::text, 'analysis', 5, gen_random_uuid()::text, now())",
             &[&user],
         )
         .await
@@ -112,7 +112,7 @@ async fn writes_and_submissions_of_triggers_on_jobs_are_counted() {
              END $$;
              CREATE TRIGGER follow AFTER INSERT ON river_job FOR EACH ROW EXECUTE FUNCTION follow();
              CREATE FUNCTION bill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                 INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('{user}', 'specview', 7);
+                 PERFORM weir_charge('{user}', 'specview', 7, gen_random_uuid()::text, now());
                  RETURN NULL;
              END $$;
              CREATE TRIGGER bill AFTER UPDATE ON river_job FOR EACH ROW
@@ -151,7 +151,7 @@ async fn writes_of_triggers_are_counted_at_every_change_of_a_job() {
     client
         .batch_execute(&format!(
             "CREATE FUNCTION bill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                 INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('{user}', 'specview', 1);
+                 PERFORM weir_charge('{user}', 'specview', 1, gen_random_uuid()::text, now());
                  RETURN NULL;
              END $$;
              CREATE TRIGGER bill AFTER UPDATE ON river_job FOR EACH ROW

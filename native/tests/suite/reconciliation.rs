@@ -151,12 +151,18 @@ async fn many(weir: &Weir, user: uuid::Uuid, state: &str, count: i64) {
                  SELECT jsonb_build_object('user_id', $1::text), 'analysis:analyze', 3, 'analysis_default', \
                         $3::text::river_job_state \
                  FROM generate_series(1, $2::bigint) RETURNING id) \
-             INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id, admitted_at, parked_at) \
-             SELECT $1::text::uuid, 'analysis', 0, id, NULL, CASE WHEN $3 = 'pending' THEN now() END FROM jobs",
+             INSERT INTO quota_reservations \
+                 (holder, user_id, event_type, reserved_amount, job_id, period_start, admitted_at, parked_at) \
+             SELECT $1::text::uuid, $1::text::uuid, 'analysis', 0, id, period_start_of($1::text::uuid, now()), NULL, \
+                    CASE WHEN $3 = 'pending' THEN now() END \
+             FROM jobs",
             &[&user.to_string(), &count, &state],
         )
         .await
         .unwrap();
+    let row = "INSERT INTO holders (holder, event_type, user_id) VALUES ($1, 'analysis', $1) ON CONFLICT DO NOTHING";
+    weir.client().await.execute(row, &[&user]).await.unwrap();
+    weir.recount().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -253,6 +259,7 @@ async fn a_waiting_job_that_lost_its_reservation_reserves_again() {
     let lost = [parked, parked_of_address];
     let delete = "DELETE FROM quota_reservations WHERE job_id = ANY ($1)";
     assert_eq!(client.execute(delete, &[&&lost[..]]).await.unwrap(), 2);
+    weir.recount().await;
     weir.reconcile().await;
     for id in lost {
         let reason = "SELECT metadata ->> 'weir:reason' FROM river_job WHERE id = $1";
@@ -603,8 +610,8 @@ async fn a_plan_without_the_meter_does_not_stop_reconciliation() {
     // A missed change that frees a slot.
     client
         .batch_execute(&format!(
-            "SET weir.counters = 'kept'; UPDATE holders SET slots_in_use = 0; DELETE FROM quota_reservations WHERE job_id = {}; \
-             UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = {}; RESET weir.counters",
+            "UPDATE holders SET slots_in_use = 0; DELETE FROM quota_reservations WHERE job_id = {}; \
+             UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = {}",
             lost[0], lost[0]
         ))
         .await
@@ -671,11 +678,10 @@ async fn many_due_jobs_behind_a_lock_do_not_delay_others(lock: &str) {
     // All are due, and those of the busy user for longer.
     client
         .batch_execute(&format!(
-            "SET weir.counters = 'kept'; \
-             UPDATE quota_reservations SET parked_at = NULL, admitted_at = NULL, \
+            "UPDATE quota_reservations SET parked_at = NULL, admitted_at = NULL, \
                     due_at = now() - CASE WHEN job_id = {theirs} THEN interval '1 s' ELSE interval '1 hour' END; \
              UPDATE holders SET parked = 0, slots_in_use = 0; \
-             UPDATE river_job SET state = 'pending'; RESET weir.counters"
+             UPDATE river_job SET state = 'pending'"
         ))
         .await
         .unwrap();

@@ -152,7 +152,7 @@ async fn two_weirs_in_one_database_are_independent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn foreign_writes_are_counted_under_any_search_path() {
+async fn charges_and_plans_are_found_under_any_search_path() {
     let weir = Weir::with(&SECOND).await;
     let user = weir.user("pro").await;
     let theirs = Database::at(weir.url()).unwrap().connect().await.unwrap();
@@ -163,8 +163,7 @@ async fn foreign_writes_are_counted_under_any_search_path() {
         )
         .await
         .unwrap();
-    let used =
-        "INSERT INTO weir_two.usage_events (user_id, event_type, quota_amount) VALUES ($1, 'analysis', 7)";
+    let used = "SELECT weir_two.weir_charge($1::uuid::text, 'analysis', 7, 'order 1')";
     theirs.execute(used, &[&user]).await.unwrap();
     assert_eq!(weir.quota(Who::User(user), "analysis").await["used"], 7);
     let changed =

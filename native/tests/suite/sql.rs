@@ -731,6 +731,7 @@ async fn an_old_snapshot_does_not_slow_down_promotion() {
                 UPDATE quota_reservations SET admitted_at = NULL, parked_at = now() \
                 WHERE job_id = (SELECT id FROM earlier)";
     client.batch_execute(park).await.unwrap();
+    weir.recount().await;
     assert_eq!(startable().await, 4);
     weir.reconcile().await;
     assert_eq!(startable().await, 5);

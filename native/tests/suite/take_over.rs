@@ -393,10 +393,7 @@ async fn functions_of_the_source_cannot_change_weir() {
     replace("UPDATE weir.subscription_plans SET max_waiting = 1").await;
     refused(&weir, &["--from", "src"], "read-only transaction");
     assert_eq!(weir.count("users").await, 0);
-    replace(
-        "PERFORM set_config('weir.counters', 'kept', false); PERFORM set_config('search_path', 'src', false)",
-    )
-    .await;
+    replace("PERFORM set_config('search_path', 'src', false)").await;
     let imported = import(&weir, &["--from", "src"]);
     assert!(imported.status.success(), "{imported:?}");
     let counted = "SELECT sum(used)::bigint FROM quota_balances WHERE span = 'month'";
@@ -447,7 +444,7 @@ async fn a_second_import_keeps_usage() {
     assert!(import(&weir, &[&from[..], &[&now]].concat()).status.success());
     // Unbilled usage stays in the feed after a restore to another server, where it has no transaction.
     client
-        .batch_execute("SET weir.counters = 'kept'; UPDATE usage_events SET xid = NULL; RESET weir.counters")
+        .batch_execute("UPDATE usage_events SET xid = NULL")
         .await
         .unwrap();
     let (events, _) = usage_after(&client, UsageCursor::default(), 100).await.unwrap();
@@ -511,6 +508,7 @@ async fn imports_do_not_accept_an_excess_of_other_windows() {
         )
         .await
         .unwrap();
+    weir.recount().await;
     let before = weir.complaints().await;
     assert!(
         before.iter().any(|complaint| complaint.contains("5000")),

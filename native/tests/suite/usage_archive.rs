@@ -32,8 +32,9 @@ impl Drop for ArchiveFile {
 }
 
 /// Usage of a period that ended long ago.
-async fn used_long_ago(client: &Client, user: Uuid, amount: i64, events: i64) {
-    client
+async fn used_long_ago(weir: &Weir, user: Uuid, amount: i64, events: i64) {
+    weir.client()
+        .await
         .execute(
             "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at, period_start) \
              SELECT $1, 'analysis', $2, p.start + interval '1 hour' + n * interval '1 second', p.start \
@@ -42,6 +43,7 @@ async fn used_long_ago(client: &Client, user: Uuid, amount: i64, events: i64) {
         )
         .await
         .unwrap();
+    weir.recount().await;
 }
 
 /// Balances and grants, as text.
@@ -104,8 +106,8 @@ async fn archived_usage_still_counts_and_is_in_the_file_once() {
     let client = weir.client().await;
     let file = ArchiveFile::new();
     let (many, few) = (weir.user("enterprise").await, weir.user("free").await);
-    used_long_ago(&client, many, 2, MANY).await;
-    used_long_ago(&client, few, 3, 2).await;
+    used_long_ago(&weir, many, 2, MANY).await;
+    used_long_ago(&weir, few, 3, 2).await;
     weir.use_up(few, "analysis", 5).await;
     let old: BTreeSet<String> = client
         .query(
@@ -185,7 +187,7 @@ async fn archived_usage_still_counts_and_is_in_the_file_once() {
     let mut text = std::fs::read_to_string(&file.0).unwrap();
     text.push_str("{\"id\":\"half");
     std::fs::write(&file.0, text).unwrap();
-    used_long_ago(&client, many, 7, 1).await;
+    used_long_ago(&weir, many, 7, 1).await;
     let output = archive(&weir, 40, &file.0);
     assert!(
         String::from_utf8_lossy(&output.stdout).starts_with("1 usage event moved"),
@@ -222,6 +224,7 @@ async fn usage_paid_by_grants_stays_in_the_sums() {
         )
         .await
         .unwrap();
+    weir.recount().await;
     let before = counters(&client).await;
     let mut kept = Vec::new();
     let archived = archive_usage(&mut client, "test", days_ago(40), |events| {
@@ -251,7 +254,7 @@ async fn users_with_few_events_share_a_transaction() {
     let mut users = Vec::new();
     for _ in 0..20 {
         let user = weir.user("free").await;
-        used_long_ago(&client, user, 2, 3).await;
+        used_long_ago(&weir, user, 2, 3).await;
         users.push(user);
     }
     let before = counters(&client).await;
@@ -300,12 +303,13 @@ async fn archiving_does_not_read_the_sums_of_other_users() {
         .unwrap();
     client
         .execute(
-            "INSERT INTO usage_events (user_id, event_type, quota_amount) \
-             SELECT $1, 'analysis', 1 FROM generate_series(1, 10000)",
+            "INSERT INTO usage_events (user_id, event_type, quota_amount, period_start) \
+             SELECT $1, 'analysis', 1, period_start_of($1, now()) FROM generate_series(1, 10000)",
             &[&other],
         )
         .await
         .unwrap();
+    weir.recount().await;
     let archived = archive_usage(&mut client, "test", days_ago(40), |_| Ok(()))
         .await
         .unwrap();
@@ -325,7 +329,7 @@ async fn usage_stays_when_the_file_cannot_be_written() {
     let weir = Weir::new().await;
     let mut client = weir.client().await;
     let user = weir.user("free").await;
-    used_long_ago(&client, user, 1, 3).await;
+    used_long_ago(&weir, user, 1, 3).await;
     let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
     let error = archive_usage(&mut client, "test", days_ago(40), |_| Err(full()))
         .await
@@ -359,7 +363,7 @@ async fn slow_archive_files_do_not_delay_logged_changes() {
     let weir = Weir::new().await;
     let (mut client, other) = (weir.client().await, weir.client().await);
     let user = weir.user("free").await;
-    used_long_ago(&client, user, 1, 3).await;
+    used_long_ago(&weir, user, 1, 3).await;
     other.batch_execute("SET lock_timeout = '1s'").await.unwrap();
     let archived = archive_usage(&mut client, "test", days_ago(40), |_| {
         let logged = other.execute(
@@ -378,7 +382,7 @@ async fn a_user_deleted_during_archiving_does_not_leave_usage() {
     let weir = Weir::new().await;
     let mut client = weir.client().await;
     let user = weir.user("free").await;
-    used_long_ago(&client, user, 1, 3).await;
+    used_long_ago(&weir, user, 1, 3).await;
     let mut deleting = None;
     let (url, watch) = (weir.url().to_owned(), weir.client().await);
     archive_usage(&mut client, "test", days_ago(40), |_| {
@@ -411,9 +415,14 @@ async fn usage_of_a_current_day_window_stays() {
     // For example a day with a reservation for later.
     client
         .execute(
-            "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at, reserved_at, period_start, windows) \
-             SELECT $1, 'analysis', 1, p.start, p.start, p.start, 1 \
-             FROM (SELECT date_trunc('month', now() - interval '100 days') AS start) p",
+            "WITH charged AS ( \
+                 INSERT INTO usage_events (user_id, event_type, quota_amount, created_at, reserved_at, period_start, windows) \
+                 SELECT $1, 'analysis', 1, p.start, p.start, p.start, 1 \
+                 FROM (SELECT date_trunc('month', now() - interval '100 days') AS start) p \
+                 RETURNING * \
+             ) \
+             INSERT INTO quota_balances (user_id, event_type, span, period_start, used) \
+             SELECT user_id, event_type, s, period_start, 1 FROM charged, unnest('{month,day}'::text[]) AS s",
             &[&user],
         )
         .await

@@ -147,6 +147,7 @@ async fn each_job_end_emits_one_event_and_a_rollback_does_not() {
         .execute("DELETE FROM quota_reservations WHERE job_id = $1", &[&goes_on])
         .await
         .unwrap();
+    weir.recount().await;
     assert_eq!(events_of_job(&weir, goes_on).await, [""; 0]);
 
     let all = emitted(&weir).await;
@@ -301,9 +302,7 @@ async fn a_threshold_emits_one_event_when_reached() {
     // Many at once, one of which reaches it. A rolled-back transaction reaches nothing.
     let user = weir.user("free").await;
     let client = weir.client().await;
-    let insert = format!(
-        "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('{user}', 'analysis', 49)"
-    );
+    let insert = format!("SELECT weir_charge('{user}', 'analysis', 49, gen_random_uuid()::text, now())");
     client
         .batch_execute(&format!("BEGIN; {insert}; ROLLBACK"))
         .await

@@ -7,11 +7,7 @@ CREATE OR REPLACE FUNCTION move_usage(of_user uuid, since timestamptz) RETURNS v
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$
-DECLARE
-    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
 BEGIN
-    -- The function updates the counters itself.
-    PERFORM set_config('weir.counters', pg_trigger_depth()::text, true);
     WITH candidates AS MATERIALIZED (
         SELECT u.id, u.event_type, u.period_start AS old_start, u.quota_amount, u.from_grants,
                coalesce(is_imported(u.reason), true) AND coalesce(u.reserved_at, u.created_at) >= since AS is_since
@@ -62,6 +58,5 @@ BEGIN
     -- The months that ended with the change renew now.
     UPDATE quota_thresholds q SET ends_at = now()
     WHERE q.user_id = of_user AND q.span = 'month' AND q.period_start <> since AND q.ends_at > now();
-    PERFORM set_config('weir.counters', counters, true);
 END
 $$;

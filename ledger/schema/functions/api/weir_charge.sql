@@ -34,7 +34,6 @@ DECLARE
     charge_id CONSTANT uuid := left(encode(sha256(convert_to(
         concat_ws('/', (SELECT t.address_namespace FROM weir_settings t), of_user, weir_charge.meter, weir_charge.event_id),
         'UTF8')), 'hex'), 32)::uuid;
-    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     start timestamptz;
     windows smallint;
 BEGIN
@@ -58,7 +57,6 @@ BEGIN
     -- Under the lock, because a change of plan moves the periods.
     start := period_start_of(of_user, occurred_at);
     windows := coalesce((SELECT max(l.counted) FROM plan_limits l WHERE l.event_type = weir_charge.meter), 0);
-    PERFORM set_config('weir.counters', pg_trigger_depth()::text, true);
     -- The archive tells these events by their reserved_at from adjustments.
     INSERT INTO usage_events (id, user_id, event_type, quota_amount, period_start, windows, reserved_at, reason)
     VALUES (charge_id, of_user, weir_charge.meter, amount, start, windows, occurred_at, event_id)
@@ -75,7 +73,6 @@ BEGIN
         SELECT CASE WHEN u.quota_amount = amount THEN 'repeated' ELSE 'key_reused' END INTO outcome
         FROM usage_events u WHERE u.id = charge_id;
     END IF;
-    PERFORM set_config('weir.counters', counters, true);
 END
 $$;
 

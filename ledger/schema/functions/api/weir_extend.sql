@@ -32,9 +32,6 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- The function updates the counters itself, and turns the triggers off until it returns. A function owned by an
-    -- ordinary role cannot have the setting in its definition.
-    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     locked record;
     r quota_reservations;
     account record;
@@ -95,7 +92,6 @@ BEGIN
     excess := coalesce(greatest(more - greatest(account.plan_left, 0), 0), 0);
     drawn := least(excess, account.granted);
     outcome := 'extended';
-    PERFORM set_config('weir.counters', pg_trigger_depth()::text, true);
     UPDATE quota_reservations q
     SET reserved_amount = q.reserved_amount + more, from_grants = q.from_grants + drawn, overage = q.overage + excess - drawn
     WHERE q.job_id = r.job_id;
@@ -108,7 +104,6 @@ BEGIN
     END IF;
     quota := quota_json(account.used, account.reserved + more, account.monthly_limit, account.period_end,
                         account.from_grants + drawn, account.granted - drawn, account.monthly_ceiling);
-    PERFORM set_config('weir.counters', counters, true);
 END
 $$;
 

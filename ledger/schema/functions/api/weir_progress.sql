@@ -28,10 +28,6 @@ SET enable_mergejoin = off
 SET jit = off
 AS $$
 #variable_conflict use_column
-DECLARE
-    -- The function updates the counters itself, so the triggers ignore its statements until it returns. A function owned
-    -- by an ordinary role cannot have the setting in its definition.
-    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
 BEGIN
     IF fraction IS NULL OR fraction NOT BETWEEN 0 AND 1 OR octet_length(message) > 1000 THEN
         RAISE invalid_parameter_value USING
@@ -41,7 +37,6 @@ BEGIN
         outcome := 'fenced_out';
         RETURN;
     END IF;
-    PERFORM set_config('weir.counters', pg_trigger_depth()::text, true);
     UPDATE quota_reservations r
     SET progress = jsonb_build_object('attempt', attempt, 'fraction', fraction, 'message', weir_progress.message)
     WHERE r.job_id = weir_progress.job_id
@@ -59,7 +54,6 @@ BEGIN
             outcome := 'cancelled';
         END IF;
     END IF;
-    PERFORM set_config('weir.counters', counters, true);
 END
 $$;
 

@@ -21,14 +21,12 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     of_holder uuid;
     of_meter usage_event_type;
     waiting int;
 BEGIN
     outcome := 'kept';
     SELECT l.holder, l.event_type INTO of_holder, of_meter FROM lock_holder_of_job(weir_release.job_id) l;
-    PERFORM set_config('weir.counters', pg_trigger_depth()::text, true);
     UPDATE quota_reservations r SET admitted_at = NULL
     WHERE r.job_id = weir_release.job_id AND r.admitted_at IS NOT NULL AND r.reserved_amount = 0
       AND NOT EXISTS (SELECT FROM submissions s WHERE s.job_id = r.job_id)
@@ -41,7 +39,6 @@ BEGIN
                         ORDER BY k.generation DESC LIMIT 1)
         RETURNING h.parked INTO waiting;
     END IF;
-    PERFORM set_config('weir.counters', counters, true);
     IF waiting > 0 THEN
         PERFORM wake_queue(q.queue)
         FROM (

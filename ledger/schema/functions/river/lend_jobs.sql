@@ -26,7 +26,6 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     service text;
     meter usage_event_type;
     of_lane text;
@@ -67,7 +66,6 @@ BEGIN
     INTO of_holders, shares, bursts, has_more
     FROM lock_accounts(of_holders, array_fill(meter, ARRAY[cardinality(of_holders)]), true) h
     JOIN unnest(of_holders, shares, bursts) AS c (holder, n, burst) ON c.holder = h.holder;
-    PERFORM set_config('weir.counters', pg_trigger_depth()::text, true);
     WITH accounts AS MATERIALIZED (
         SELECT u.holder, u.n, u.burst, h.place, (
             SELECT r.job_id FROM quota_reservations r
@@ -125,7 +123,6 @@ BEGIN
         attempted_by = (coalesce(j.attempted_by, '{}'))[greatest(coalesce(cardinality(j.attempted_by), 0) - 98, 1):] || worker,
         metadata = j.metadata || jsonb_build_object('weir:lent', j.attempt + 1)
     WHERE j.id = ANY (jobs);
-    PERFORM set_config('weir.counters', counters, true);
 EXCEPTION WHEN OTHERS THEN
     jobs := NULL;
     has_more := false;

@@ -1,10 +1,10 @@
--- Trigger of users: deletes a deleted user's reservations, which frees their slots.
--- Cost: one index range a user, and the counting triggers.
+-- Trigger of users: releases a deleted user's reservations.
+-- Cost: one index range a user, and release_jobs().
 CREATE OR REPLACE FUNCTION end_reservations_of_users() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$
 BEGIN
-    DELETE FROM quota_reservations r USING old_users u WHERE r.user_id = u.id;
+    PERFORM release_jobs(ARRAY(SELECT r.job_id FROM quota_reservations r JOIN old_users u ON r.user_id = u.id));
     RETURN NULL;
 END
 $$;

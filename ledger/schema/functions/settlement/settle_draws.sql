@@ -1,7 +1,7 @@
 -- Settles the draws of ended jobs on grants. Each draw is charged in the order of the draws, and the rest returns to
 -- its grant. The caller holds the accounts' locks.
 -- Cost: one index range a job, and one write a draw and grant.
--- Callers: settle_many, count_reservations.
+-- Callers: settle_many, release_jobs.
 CREATE OR REPLACE FUNCTION settle_draws(jobs bigint[], charges bigint[]) RETURNS void LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$

@@ -41,7 +41,6 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     max_promoted CONSTANT int := 1000;
     -- The locked accounts, in order.
     a_holders uuid[];
@@ -235,7 +234,6 @@ BEGIN
         RETURN;
     END IF;
 
-    PERFORM set_config('weir.counters', pg_trigger_depth()::text, true);
     IF promotes > 0 THEN
         -- The comparisons of rows and the orders have the columns of quota_reservations_parked. With equality, the planner
         -- may walk over all holders' reservations by the primary key.
@@ -427,6 +425,5 @@ BEGIN
         JOIN weir_services v ON v.event_type = u.meter;
     END IF;
     DELETE FROM quota_reservations r WHERE r.job_id = ANY (ARRAY(SELECT u.job_id FROM unnest(s) u WHERE u.ends));
-    PERFORM set_config('weir.counters', counters, true);
 END
 $$;

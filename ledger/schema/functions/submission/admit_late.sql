@@ -27,7 +27,6 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
-    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     status record;
     a record;
     has_slot boolean;
@@ -114,7 +113,6 @@ BEGIN
         backlog := cardinality(parks);
     END IF;
 
-    PERFORM set_config('weir.counters', pg_trigger_depth()::text, true);
     -- A submission that is charged again gets the newly reserved amount.
     UPDATE submissions s SET reserved_amount = amount
     WHERE s.job_id = job AND NOT status.has_reservation AND status.submitted <> amount;
@@ -154,6 +152,5 @@ BEGIN
         waiting := waiting || job;
     END IF;
     UPDATE river_job j SET state = 'pending' WHERE j.id = ANY (waiting);
-    PERFORM set_config('weir.counters', counters, true);
 END
 $$;

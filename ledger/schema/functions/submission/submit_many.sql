@@ -33,7 +33,6 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     n CONSTANT int := cardinality(submissions);
     of_holders uuid[];
     meters usage_event_type[];
@@ -340,7 +339,6 @@ BEGIN
         RETURN;
     END IF;
 
-    PERFORM set_config('weir.counters', pg_trigger_depth()::text, true);
     IF has_old_keys THEN
         UPDATE submissions o SET idempotency_key = NULL
         FROM unnest(submissions) u
@@ -388,7 +386,6 @@ BEGIN
         -- The other transaction held the lock of another of the holder's meters, so it ran at the same time.
         IF n = 1 AND locking = 'wait' THEN
             DELETE FROM submissions o WHERE o.job_id = ids[1];
-            PERFORM set_config('weir.counters', counters, true);
             RETURN QUERY SELECT * FROM submit_many(submissions, locking, all_or_none);
             RETURN;
         END IF;
@@ -396,7 +393,6 @@ BEGIN
             MESSAGE = 'another transaction has just used one of the idempotency keys', HINT = 'retry the transaction';
     END IF;
     IF accepted = 0 THEN
-        PERFORM set_config('weir.counters', counters, true);
         RETURN;
     END IF;
     INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id, expires_at, holder, period_start,
@@ -469,6 +465,5 @@ BEGIN
         AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
               idempotency_key, request_hash, unique_key, tags, id, queue, outcome)
     WHERE u.id IS NOT NULL;
-    PERFORM set_config('weir.counters', counters, true);
 END
 $$;

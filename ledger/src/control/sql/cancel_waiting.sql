@@ -26,8 +26,6 @@ WITH slice AS MATERIALIZED (
     FROM free f
     WHERE j.id = f.id
     RETURNING j.id
-), released AS (
-    DELETE FROM quota_reservations r USING cancelled c WHERE r.job_id = c.id
 )
-SELECT (SELECT count(*) FROM cancelled) AS cancelled,
+SELECT ARRAY(SELECT id FROM cancelled) AS cancelled,
        (SELECT CASE WHEN count(*) = $3 THEN max(job_id) END FROM slice) AS last

@@ -1,6 +1,6 @@
--- Locks the accounts of the users with new rows. A repeated import without changes delays no one.
+-- Locks the accounts of the users with new rows, and returns them. A repeated import without changes delays no one.
 -- Cost: one read of the copied rows. Waits for the locks.
-SELECT lock_holders(ARRAY(
+WITH new AS (SELECT ARRAY(
     SELECT u.holder
     FROM (
         SELECT e.user_id FROM pg_temp.import_usage e WHERE e.is_new
@@ -11,4 +11,5 @@ SELECT lock_holders(ARRAY(
         WHERE s.status = 'active' AND NOT EXISTS (SELECT 1 FROM plan_changes c WHERE c.event_id = s.event_id)
     ) n
     JOIN pg_temp.import_users u ON u.id = n.user_id AND NOT u.is_deleted
-    ORDER BY u.holder))
+    ORDER BY u.holder) AS holders)
+SELECT holders, lock_holders(holders) FROM new

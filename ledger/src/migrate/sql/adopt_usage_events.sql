@@ -2,5 +2,4 @@
 -- transaction yet. New events then come after them in the feed. The statement compares with its snapshot's end and not
 -- with this transaction's id. Others may have committed since the transaction started, but all rows of this server that
 -- the statement sees are older than the snapshot's end.
-SELECT set_config('weir.counters', 'kept', true);
 UPDATE usage_events SET xid = NULL WHERE xid >= pg_snapshot_xmax(pg_current_snapshot());

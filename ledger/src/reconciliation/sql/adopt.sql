@@ -1,9 +1,12 @@
--- Inserts due reservations without a slot for strays, so that they are parked. They reserve no quota. The trigger
--- `fill` adds a user's period and windows.
+-- Inserts due reservations without a slot for strays, so that they are parked. They reserve no quota.
 -- Parameters: $1 job ids, $2 holders, $3 user ids, $4 meters, pairwise; $5 seconds to live.
 INSERT INTO quota_reservations AS r
-    (job_id, holder, user_id, event_type, reserved_amount, expires_at, admitted_at, parked_at, due_at)
-SELECT a.job_id, a.holder, a.user_id, a.event_type, 0, now() + make_interval(secs => $5), NULL, NULL, now()
+    (job_id, holder, user_id, event_type, reserved_amount, expires_at, period_start, windows, admitted_at, parked_at, due_at)
+SELECT a.job_id, a.holder, a.user_id, a.event_type, 0, now() + make_interval(secs => $5),
+       CASE WHEN a.user_id IS NOT NULL THEN period_start_of(a.user_id, now()) END,
+       CASE WHEN a.user_id IS NULL THEN 0
+            ELSE coalesce((SELECT max(l.counted) FROM plan_limits l WHERE l.event_type = a.event_type), 0) END,
+       NULL, NULL, now()
 FROM unnest($1::bigint[], $2::uuid[], $3::uuid[], $4::usage_event_type[]) AS a (job_id, holder, user_id, event_type)
 WHERE EXISTS (SELECT 1 FROM river_job j WHERE j.id = a.job_id AND j.state = 'available')
 ORDER BY 1

@@ -252,14 +252,28 @@ impl Weir {
         self.context.settings.catalogue.plans[plan].meters["analysis"].slots
     }
 
-    /// Inserts earlier usage with plain SQL.
+    /// Inserts earlier usage that nothing accepted.
     pub async fn use_up(&self, user: Uuid, meter: &str, amount: i64) {
+        self.use_up_at(user, meter, amount, jiff::Timestamp::now()).await;
+    }
+
+    pub async fn use_up_at(&self, user: Uuid, meter: &str, amount: i64, at: jiff::Timestamp) {
         self.client()
             .await
             .execute(
-                "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ($1, $2::text::usage_event_type, $3)",
-                &[&user, &meter, &amount],
+                "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at, period_start, windows) \
+                 SELECT $1, $2::text::usage_event_type, $3, $4, period_start_of($1, $4), max(counted) \
+                 FROM plan_limits WHERE event_type = $2::text",
+                &[&user, &meter, &amount, &at],
             )
+            .await
+            .unwrap();
+        self.recount().await;
+    }
+
+    /// Makes the counters right after a test wrote reservations or usage events itself.
+    pub async fn recount(&self) {
+        weir_ledger::audit::repair(&mut self.client().await)
             .await
             .unwrap();
     }
