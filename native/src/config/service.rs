@@ -33,6 +33,8 @@ pub struct Service {
     pub timeout: Duration,
     /// The time after which a job that still waits is cancelled; `None`: never.
     pub expires_in: Option<Duration>,
+    /// How soon its jobs start.
+    pub wake: Wake,
     /// The maximum number of attempts.
     pub max_attempts: i16,
     /// The members of the arguments that identify a duplicate of a live job of the same user. Empty: no duplicates.
@@ -163,6 +165,33 @@ impl HandlerSpec {
             Self::Exec { env, .. } => env,
             Self::Builtin { .. } | Self::Http { .. } | Self::External { .. } => &[],
         }
+    }
+}
+
+/// How soon jobs start on idle workers. A later start costs the database less, because one claim starts more jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum Wake {
+    /// At once.
+    #[default]
+    #[serde(rename = "now")]
+    Now,
+    /// At most 10 ms later.
+    #[serde(rename = "10ms")]
+    Within10Ms,
+    /// At most 100 ms later, as River's clients do.
+    #[serde(rename = "100ms")]
+    Within100Ms,
+}
+
+impl Wake {
+    /// The shortest time between two claims while workers are idle.
+    #[must_use]
+    pub const fn pause(self) -> Duration {
+        Duration::from_millis(match self {
+            Self::Now => 0,
+            Self::Within10Ms => 10,
+            Self::Within100Ms => 100,
+        })
     }
 }
 

@@ -15,7 +15,7 @@ use weir_policy::lane::{Lane, is_queue_name};
 use super::catalogue::{self, Metered};
 use super::periodic::{self, Periodic};
 use super::retry::Retry;
-use super::service::{Amount, HandlerSpec, MAX_AMOUNT, MAX_WORKERS, Service};
+use super::service::{Amount, HandlerSpec, MAX_AMOUNT, MAX_WORKERS, Service, Wake};
 use super::table::{Members, Source, Table};
 use super::variables::{Reader, SECRETS};
 use super::wording::reword;
@@ -201,6 +201,7 @@ fn service(
     let headroom: Option<u32> = table.take(reader, "headroom");
     let timeout: Option<Timeout> = table.need(reader, "timeout");
     let expires_in: Option<Timeout> = table.take(reader, "expires_in");
+    let wake: Option<Wake> = table.take(reader, "wake");
     let max_attempts: Option<i16> = table.need(reader, "max_attempts");
     let unique_by: Option<Vec<String>> = table.take(reader, "unique_by");
     let retry: Option<Retry> = table.take(reader, "retry");
@@ -225,6 +226,13 @@ fn service(
             reader,
             "headroom",
             &format!("headroom must be from 0 to {MAX_WORKERS}"),
+        );
+    }
+    if wake.is_some() && is_external {
+        table.fault(
+            reader,
+            "wake",
+            "Weir does not start the jobs of an external service; leave wake out",
         );
     }
     for (member, duration) in [("timeout", timeout), ("expires_in", expires_in)] {
@@ -254,6 +262,7 @@ fn service(
         headroom,
         timeout: timeout?.0,
         expires_in: expires_in.map(|Timeout(duration)| duration),
+        wake: wake.unwrap_or_default(),
         max_attempts: max_attempts?,
         unique_by: unique_by.unwrap_or_default(),
         retry,

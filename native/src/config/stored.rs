@@ -5,7 +5,7 @@ use weir_ledger::database::DatabaseError;
 use weir_ledger::read::lanes;
 use weir_policy::lane::Lane;
 
-use super::service::{Amount, HandlerSpec, Service};
+use super::service::{Amount, HandlerSpec, Service, Wake};
 use std::time::Duration;
 
 /// The services, with the parts that commands need. Pools and handlers are in the file only.
@@ -31,6 +31,7 @@ pub async fn services(client: &Client) -> Result<Vec<Service>, DatabaseError> {
         headroom: None,
         timeout: Duration::ZERO,
         expires_in: None,
+        wake: Wake::Now,
         max_attempts: stored.max_attempts,
         unique_by: Vec::new(),
         retry: None,

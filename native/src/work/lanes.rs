@@ -59,6 +59,8 @@ struct State {
 struct Queue {
     lane: Lane,
     workers: usize,
+    /// The shortest time between two claims while workers are idle.
+    wake: Duration,
     /// Jobs without a slot start only while fewer jobs than this run.
     lendable: usize,
     /// The queue with idle workers that this one may use.
@@ -122,6 +124,7 @@ impl Lanes {
                 let lender = priority.clone().filter(|_| lends && lane == Lane::Default);
                 let mut new = Queue::new(lane, workers as usize, lender);
                 new.lendable = service.lendable(workers) as usize;
+                new.wake = service.wake.pause();
                 queues.insert(queue, new);
             }
         }
@@ -258,8 +261,10 @@ impl Lanes {
             return None;
         }
         (queue.is_claiming, queue.has_failed) = (false, false);
-        queue.not_before = now + self.pace.cooldown(queue.lane);
         let is_full = i32::try_from(jobs.len()).is_ok_and(|found| found >= planned.claim.most);
+        // A full claim leaves no worker idle, so the next one starts a job as soon as a worker is free.
+        let wake = if is_full { Duration::ZERO } else { queue.wake };
+        queue.not_before = now + self.pace.cooldown(queue.lane).max(wake);
         queue.is_due |= is_full;
         if may_lend {
             queue.may_lend.get_or_insert(now);
@@ -328,6 +333,7 @@ impl Queue {
         Self {
             lane,
             workers,
+            wake: Duration::ZERO,
             lendable: 0,
             lender,
             running: 0,
@@ -461,5 +467,26 @@ mod tests {
         // The next search waits as long as the last one took.
         assert!(plan(100).is_empty());
         assert_eq!(plan(400)[0].claim.lend, 4);
+    }
+
+    #[test]
+    fn a_later_wake_claims_less_often_while_workers_are_idle() {
+        let lanes = Lanes::new(&[], false);
+        lanes.add("q", 1);
+        lanes.state.lock().queues.get_mut("q").unwrap().wake = Duration::from_millis(100);
+        let plan = |after_ms| {
+            lanes.wake(Some("q"));
+            let (planned, _) = lanes.plan(Instant::now() + Duration::from_millis(after_ms));
+            planned
+        };
+        let found = |planned: &Planned| lanes.claimed(planned, (Duration::ZERO, 0), &[], false, None);
+        let first = plan(0);
+        assert_eq!(first.len(), 1, "the first job after a pause starts at once");
+        found(&first[0]);
+        assert!(plan(50).is_empty());
+        let mut full = plan(150);
+        full[0].claim.most = 0;
+        found(&full[0]);
+        assert_eq!(plan(50).len(), 1, "after a full claim, no worker is idle");
     }
 }

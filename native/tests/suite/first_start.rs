@@ -161,6 +161,7 @@ priority_workers = 1
 default_workers = 1
 scheduled_workers = 1
 headroom = 10001
+wake = "5ms"
 timeout = "1m"
 max_attempts = 1
 handler = { type = "exec", command = ["true"] }
