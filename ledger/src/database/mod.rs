@@ -8,7 +8,6 @@ mod notifier;
 mod parameters;
 mod prepared;
 mod recent_commits;
-mod relay;
 mod schemas;
 pub(crate) mod session;
 mod settings;

@@ -101,7 +101,6 @@ const LEDGER: &[&str] = &[
     "database::parameters",
     "database::prepared",
     "database::notifier",
-    "database::relay",
     "database::schemas",
     "database::settings",
     "database::connection_pool",
