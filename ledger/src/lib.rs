@@ -32,5 +32,4 @@ pub mod reconciliation;
 pub mod reservation;
 pub mod rules;
 pub mod settlement;
-pub mod specview_cache;
 pub mod unique_key;

@@ -27,12 +27,13 @@ mod webhook;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::Handlers;
+use crate::config::Settings;
+use crate::config::service::Service;
+use crate::config::stored;
+use crate::work::Role;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use weir::config::Settings;
-use weir::config::service::Service;
-use weir::config::stored;
-use weir::work::Role;
 
 use audit::Audit;
 use connection::connected;
@@ -42,7 +43,7 @@ use key::Key;
 use lane::Lane;
 use migrate::Migrate;
 use output::CommandResult;
-use process::Process;
+use process::{Process, registered};
 use status::Status;
 use token::Token;
 use uninstall::Uninstall;
@@ -71,8 +72,8 @@ Exit codes: 0 success, 1 not done or violated, 2 wrong usage or another error, 3
 docs/reference/settings.md lists all settings; deploy/weir.env.example has the defaults.
 
 weir.toml has a [[service]] for each kind of job. It sets the pools, the timeout, the retry policy (`retry`), and the
-handler: `builtin`, a program (`exec`), an endpoint (`http`), or workers of your own (`external`). A [[periodic]]
-enqueues a job on a schedule. Comments in weir.toml describe every key.";
+handler: a program (`exec`), an endpoint (`http`), workers of your own (`external`), or Rust in a binary of your own
+(`builtin`). A [[periodic]] enqueues a job on a schedule. Comments in weir.toml describe every key.";
 
 /// Fair background jobs for your API.
 #[derive(Parser)]
@@ -293,7 +294,7 @@ impl Command {
     }
 }
 
-pub(crate) async fn run(cli: Cli) -> CommandResult {
+pub(crate) async fn run(cli: Cli, handlers: Handlers<'_>) -> CommandResult {
     match cli.command {
         // These commands need no settings.
         Command::Completions { shell } => documents::completions(Cli::command(), shell),
@@ -307,23 +308,32 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
             if !settings.has_services_file {
                 settings.services = stored::services(&connected(&settings).await?).await?;
             }
-            command.run(settings).await
+            command.run(settings, handlers).await
         }
     }
 }
 
 impl Command {
-    async fn run(self, settings: Settings) -> CommandResult {
+    async fn run(self, settings: Settings, handlers: Handlers<'_>) -> CommandResult {
         match self {
-            Self::Completions { .. } | Self::Manual { .. } | Self::Check => Ok(ExitCode::SUCCESS),
+            Self::Completions { .. } | Self::Manual { .. } => Ok(ExitCode::SUCCESS),
+            Self::Check => Ok(registered(&settings.services, handlers).map(|()| ExitCode::SUCCESS)?),
             Self::Migrate(migrate) => migrate.run(&settings).await,
-            Self::Serve => Process::serve().run(settings).await,
+            Self::Serve => Process::serve().run(settings, handlers).await,
             Self::Work { service } => {
                 let services = chosen(&settings, &service)?;
-                Process::work(Role::Work, services).run(settings).await
+                Process::work(Role::Work, services).run(settings, handlers).await
             }
-            Self::Schedule => Process::work(Role::Lead, Vec::new()).run(settings).await,
-            Self::Up => Process::up(settings.services.clone()).run(settings).await,
+            Self::Schedule => {
+                Process::work(Role::Lead, Vec::new())
+                    .run(settings, handlers)
+                    .await
+            }
+            Self::Up => {
+                Process::up(settings.services.clone())
+                    .run(settings, handlers)
+                    .await
+            }
             Self::Token(token) => token.run(&settings).await,
             Self::Audit(audit) => audit.run(&settings).await,
             Self::Key(key) => key.run(&settings).await,

@@ -51,11 +51,9 @@ impl Context {
         let handlers = settings
             .services
             .iter()
-            .map(|service| {
-                (
-                    service.kind.clone(),
-                    handler::of(service, &pool, &settings.handler_secrets),
-                )
+            .filter_map(|service| {
+                let handler = handler::of(service, &settings.handler_secrets)?;
+                Some((service.kind.clone(), handler))
             })
             .collect();
         Self {
@@ -100,7 +98,8 @@ impl Context {
         self.attempt_tokens.get_or_try_init(make).await
     }
 
-    /// Registers a handler in this program for jobs of this kind, instead of the one in `weir.toml`.
+    /// Registers a handler in this program for jobs of this kind, instead of the one in `weir.toml`. A program that
+    /// contains all of Weir uses [`crate::main`].
     #[must_use]
     pub fn with_handler(mut self, kind: &str, handler: Arc<dyn Handler>) -> Self {
         self.handlers.insert(kind.to_owned(), handler);

@@ -12,9 +12,18 @@ export const bindgen = "weir-bindgen";
 
 type Profile = "dev" | "native";
 
-/** Builds the binary `weir`, with cargo's development profile or the optimised one, for this machine or a target. */
-export async function buildNative(profile: Profile = "dev", target?: string): Promise<string> {
-  const [weir = ""] = await build(["weir"], profile, target);
+/**
+ * Builds `weir` with the handlers of examples/specvital, with cargo's development profile or the optimised one. The
+ * services of weir.toml need them.
+ */
+export async function buildNative(profile: Profile = "dev"): Promise<string> {
+  const [weir = ""] = await build(["specvital"], profile);
+  return weir;
+}
+
+/** Builds the released, optimised binary `weir` for a target. */
+export async function buildWeir(target: string): Promise<string> {
+  const [weir = ""] = await build(["weir"], "native", target);
   return weir;
 }
 
@@ -24,8 +33,12 @@ export async function buildBench(): Promise<{ bench: string; weir: string }> {
   return { bench, weir };
 }
 
-/** The package of each program that is built without the rest of the workspace. */
-const packages = { weir: "weir-native", "weir-bench": "weir-bench" };
+/** The package of each program that is built without the rest of the workspace, and its name in .weir/bin. */
+const packages = {
+  weir: { package: "weir-native", name: "weir" },
+  specvital: { package: "weir-example-specvital", name: "weir" },
+  "weir-bench": { package: "weir-bench", name: "weir-bench" },
+};
 
 type Program = keyof typeof packages;
 
@@ -37,12 +50,13 @@ async function compile(programs: Program[], profile: Profile, target?: string): 
   await requireCargo();
   // The development build has the features of the whole workspace, like `npm test`, so that the two share the
   // dependencies. Measured and released builds do without the others.
-  const chosen = profile === "dev" ? ["--workspace"] : programs.flatMap((program) => ["--package", packages[program]]);
+  const chosen =
+    profile === "dev" ? ["--workspace"] : programs.flatMap((program) => ["--package", packages[program].package]);
   const flags = [...chosen, ...programs.flatMap((program) => ["--bin", program]), "--profile", profile];
   // Building the edge's build tool at the same time costs almost nothing, because the last steps leave cores idle.
   if (profile === "dev") flags.push("--bin", bindgen);
   if (target) flags.push("--target", target);
-  const title = `building ${programs.join(" and ")}${profile === "dev" ? "" : ", optimised"}`;
+  const title = `building ${programs.map((program) => packages[program].name).join(" and ")}${profile === "dev" ? "" : ", optimised"}`;
   const messages = await step(title, (pulse) =>
     cargoBuild(flags, {
       pulse,
@@ -57,7 +71,7 @@ async function compile(programs: Program[], profile: Profile, target?: string): 
   const suffix = [...(profile === "dev" ? [] : [profile]), ...(target ? [target] : [])];
   await mkdir(join(state, "bin"), { recursive: true });
   return Promise.all(
-    programs.map((program) => copied(executableIn(messages, program), [program, ...suffix].join("-"))),
+    programs.map((program) => copied(executableIn(messages, program), [packages[program].name, ...suffix].join("-"))),
   );
 }
 

@@ -42,6 +42,7 @@ describe("deploy/compose.yaml", { skip: skipWithoutGo() }, () => {
     folder = await mkdtemp(join(required("WEIR_TEST_FOLDER"), "compose-"));
     variables.WEIR_ORIGIN_PORT = String(await freePort());
     variables.EDGE_PORT = String(await freePort());
+    variables.HANDLER_PORT = String(await freePort());
     const text = readFileSync(join(root, "deploy", "compose.yaml"), "utf8").replaceAll(
       /\$\{(\w+)(?::([-?])([^}]*))?\}/g,
       (_, name: string, kind: string | undefined, value: string) => {
@@ -67,7 +68,18 @@ describe("deploy/compose.yaml", { skip: skipWithoutGo() }, () => {
 
   it("completes a job with the packed edge, and shows the console", { timeout: 600_000 }, async (t) => {
     const database = await freshDatabase(t);
-    const environment = { ...process.env, ...model.services.weir?.environment, DATABASE_URL: database.url };
+    const services = join(folder, "weir.toml");
+    writeFileSync(services, model.configs.services?.content ?? "");
+    const environment = {
+      ...process.env,
+      ...model.services.weir?.environment,
+      DATABASE_URL: database.url,
+      WEIR_CONFIG: services,
+    };
+    const [node, ...script] = model.services.handler?.command ?? [];
+    assert.equal(node, "node");
+    const handler = new Service("handler", process.execPath, script, {});
+    whenOver(t, () => handler.stop());
     const migrated = await weir(model.services.migrate?.command ?? [], environment);
     assert.equal(migrated.code, 0, migrated.stderr);
     const command = model.services.weir?.command ?? [];
@@ -107,7 +119,7 @@ describe("deploy/compose.yaml", { skip: skipWithoutGo() }, () => {
     assert.equal(submitted.status, 202, await submitted.clone().text());
     await until("the job to be done", async () => {
       const jobs = await fetch(`${page}/api/jobs`, { headers });
-      const [job] = (await jobs.json()) as { status: string }[];
+      const [job] = (await jobs.json()) as { status: string; output?: { count: number } }[];
       return job?.status === "completed";
     });
     const status = await weir(["status"], environment);

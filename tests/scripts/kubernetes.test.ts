@@ -55,7 +55,7 @@ describe("deploy/kubernetes", { skip: skipReason() }, () => {
   before(async () => {
     const folder = mkdtempSync(join(required("WEIR_TEST_FOLDER"), "kubernetes-"));
     cpSync(join(root, "deploy", "kubernetes"), folder, { recursive: true });
-    cpSync(join(root, "weir.toml"), join(folder, "weir.toml"));
+    cpSync(join(root, "deploy", "weir.toml"), join(folder, "weir.toml"));
     manifest = join(folder, "manifest.yaml");
     writeFileSync(manifest, await run("kubectl", ["kustomize", folder]));
     python = await usingCache(() => pythonWith("kubernetes-validate", "1.37.0", "the validator of Kubernetes files"));

@@ -71,6 +71,12 @@ describe("a first session, through the edge, the origin and the workers", () => 
 
     const again = await user.finished((await user.accepted("specview", { analysis_id: analysis.id })).job.id);
     assert.equal(again.charged, 0, "an earlier rendering is not charged again");
+    const korean = await user.accepted("specview", { analysis_id: analysis.id, language: "ko" });
+    assert.equal((await user.finished(korean.job.id)).charged, 5, "another language is another rendering");
+    for (const args of [{ analysis_id: 999_999 }, { analysis_id: analysis.id, language: "fr" }])
+      assert.equal((await user.submit("specview", args)).status, 422, JSON.stringify(args));
+    const stranger = await signIn("free");
+    assert.equal((await stranger.submit("specview", { analysis_id: analysis.id })).status, 422);
   });
 
   it("hides the jobs of other callers", async () => {

@@ -101,21 +101,17 @@ fn service(service: &Service) {
         let (factor, power) = retry.growth();
         assert!((1.0..=100.0).contains(&factor) && (0.0..=10.0).contains(&power));
     }
-    let amount = match &service.handler {
-        HandlerSpec::Builtin { .. } => return,
-        HandlerSpec::Exec { command, amount, .. } => {
-            assert!(
-                command.first().is_some_and(|program| !program.is_empty()),
-                "{command:?}"
-            );
-            command.iter().for_each(|part| storable(part));
-            amount
-        }
-        HandlerSpec::Http { amount, .. } | HandlerSpec::External { amount } => amount,
-    };
-    match amount {
-        Amount::Fixed(amount) => assert!((1..=MAX_AMOUNT).contains(amount), "{amount}"),
-        Amount::Member { member } => storable(member),
+    if let HandlerSpec::Exec { command, .. } = &service.handler {
+        assert!(
+            command.first().is_some_and(|program| !program.is_empty()),
+            "{command:?}"
+        );
+        command.iter().for_each(|part| storable(part));
+    }
+    match service.handler.amount() {
+        Some(Amount::Fixed(amount)) => assert!((1..=MAX_AMOUNT).contains(amount), "{amount}"),
+        Some(Amount::Member { member }) => storable(member),
+        None => {}
     }
 }
 

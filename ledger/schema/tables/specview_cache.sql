@@ -9,7 +9,7 @@ CREATE TABLE specview_cache (
 );
 
 COMMENT ON TABLE specview_cache IS
-    'Rendered tests of the sample service, so that the same test in the same language is charged once.';
+    'Unused. Processes of release 0.1.0 need it during an upgrade.';
 COMMENT ON COLUMN specview_cache.holder IS
     'The account of the job that rendered it.';
 COMMENT ON COLUMN specview_cache.language IS

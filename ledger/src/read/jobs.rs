@@ -59,16 +59,6 @@ rows! {
         /// The output.
         pub output: Option<RawJson>,
     }
-
-    /// The state of a job and a number from its output.
-    pub struct OutputCount {
-        /// The job.
-        pub job_id: i64,
-        /// River's state; `None` if the job was deleted.
-        pub state: Option<String>,
-        /// The number; `None` if the output does not contain it.
-        pub count: Option<i64>,
-    }
 }
 
 /// The `output` column of `job_view.sql`. Lists omit it, because a hundred outputs may have hundreds of megabytes.
@@ -110,10 +100,6 @@ statements! {
         "SELECT {STATE} AS state, output_of(s.job_id) AS output \
          FROM submissions s WHERE s.holder = $1 AND s.job_id = $2"
     );
-
-    /// The number at `path`, a JSON path, in the output of each of the holder's jobs among these.
-    pub fn output_counts(holder: Uuid, ids: &[i64], path: &str) -> Vec<OutputCount> =
-        &include_str!("sql/output_counts.sql").replace("$state", STATE).replace("$output", WITH_OUTPUT);
 
     /// The holder that the job was submitted for.
     pub fn holder(id: i64) -> Option<Uuid> = "SELECT holder FROM submissions WHERE job_id = $1";

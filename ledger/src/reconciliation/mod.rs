@@ -435,15 +435,3 @@ pub async fn clean_windows(client: &PreparedClient) -> Result<(), Error> {
         .await?;
     Ok(())
 }
-
-/// Deletes rendered tests that were not requested for half a year.
-///
-/// # Errors
-///
-/// When the database cannot be used.
-pub async fn clean_cache(client: &PreparedClient) -> Result<(), Error> {
-    client
-        .execute(include_str!("sql/clean_cache.sql"), &[&CLEAN_SLICE])
-        .await?;
-    Ok(())
-}

@@ -99,10 +99,10 @@ pub(super) async fn submit(
     let arguments = arguments(body)?;
     let span = traces::submission(&caller.trace, &service.name, &service.kind, caller.holder);
     let handler = api.handlers.get(&service.kind).ok_or(ApiError::Internal)?;
-    let amounts = handler.reserve_all(caller.holder, &arguments).await;
-    let amounts = amounts.map_err(|(index, refusal)| at(index, refusal.into()))?;
     let mut submissions = Vec::with_capacity(arguments.len());
-    for (index, (args, amount)) in arguments.into_iter().zip(amounts).enumerate() {
+    for (index, args) in arguments.into_iter().enumerate() {
+        let amount = handler.reserve(caller.holder, &args).await;
+        let amount = amount.map_err(|refusal| at(index, refusal.into()))?;
         // Each job has its own key, so that a repeated batch returns the same jobs. Each key has the hash of the whole
         // batch, so that a different batch is refused even if it shares jobs.
         let idempotency = idempotency.as_ref().map(|whole| Idempotency {

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
+use crate::config::Settings;
 use anstyle::AnsiColor;
 use clap::Args;
-use weir::config::Settings;
 use weir_ledger::audit::{self, Finding};
 
 use super::connection::connected;

@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
+use crate::config::Settings;
 use tokio_postgres::Client;
-use weir::config::Settings;
 use weir_ledger::database::Database;
 use weir_ledger::{catalogue, migrate};
 

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
+use crate::config::Settings;
 use clap::Args;
 use comfy_table::CellAlignment;
 use jiff::Timestamp;
-use weir::config::Settings;
 use weir_ledger::control::{self, ImportSource, ImportTotal, Imported};
 
 use super::connection::connected;

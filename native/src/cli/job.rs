@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::config::Settings;
 use clap::{Args, Subcommand};
 use tokio_postgres::Client;
-use weir::config::Settings;
 use weir_ledger::control::{self, JobFilter};
 use weir_ledger::holder::Holders;
 use weir_policy::subject::Subject;

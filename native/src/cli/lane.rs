@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
+use crate::config::Settings;
+use crate::lane_pause::{PauseError, set_paused};
 use clap::Subcommand;
-use weir::config::Settings;
-use weir::lane_pause::{PauseError, set_paused};
 
 use super::connection::connected;
 use super::output::{CommandResult, NotFound, actor, print};

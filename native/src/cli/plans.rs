@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use crate::config::Settings;
 use serde::Serialize;
-use weir::config::Settings;
 use weir_ledger::catalogue::{self, Catalogue, PlanLimits};
 use weir_policy::span::Span;
 

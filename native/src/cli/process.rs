@@ -3,19 +3,21 @@
 use std::error::Error;
 use std::pin::pin;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::Handlers;
+use crate::api::probes::{self, Probes};
+use crate::api::serve;
+use crate::config::service::{HandlerSpec, Service};
+use crate::config::{ConfigError, Environment, Settings};
+use crate::context::Context;
+use crate::handler::watch_programs;
+use crate::telemetry::{logs, metrics, traces};
+use crate::work::{Role, Working, reconcile};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use weir::api::probes::{self, Probes};
-use weir::api::serve;
-use weir::config::service::{HandlerSpec, Service};
-use weir::config::{Environment, Settings};
-use weir::context::Context;
-use weir::handler::watch_programs;
-use weir::telemetry::{logs, metrics, traces};
-use weir::work::{Role, Working, reconcile};
 
 use super::connection::{of_sessions, ready};
 use super::output::CommandResult;
@@ -75,7 +77,14 @@ impl Process {
         }
     }
 
-    pub(super) async fn run(self, settings: Settings) -> CommandResult {
+    pub(super) async fn run(self, settings: Settings, handlers: Handlers<'_>) -> CommandResult {
+        // The API calls every handler to check arguments.
+        let used = if self.serve {
+            &settings.services
+        } else {
+            &self.services
+        };
+        registered(used, handlers)?;
         logs::start(settings.access_log);
         let mut signals = StopSignals::listen()?;
         self.prepare(&settings)?;
@@ -93,7 +102,7 @@ impl Process {
                 return Ok(ExitCode::SUCCESS);
             }
         };
-        let context = Context::at(database, settings);
+        let context = with_handlers(Context::at(database, settings), handlers);
         let mut working = match self.start(&context, &mut signals).await? {
             Started::Running(working) => working,
             Started::Stopped(code) => return Ok(code),
@@ -227,6 +236,44 @@ impl Process {
         }
         tasks
     }
+}
+
+/// Checks that the program registers every handler that these services name.
+pub(super) fn registered(services: &[Service], handlers: Handlers<'_>) -> Result<(), ConfigError> {
+    let known: Vec<&str> = handlers.iter().map(|(name, _)| *name).collect();
+    let faults: Vec<String> = builtin(services)
+        .filter(|(_, name)| !known.contains(name))
+        .map(|(service, name)| {
+            format!(
+                "service {:?}: this binary has no handler {name:?}; use exec, http or external, or a binary that registers \
+                 it, such as examples/specvital",
+                service.name
+            )
+        })
+        .collect();
+    match faults.is_empty() {
+        true => Ok(()),
+        false => Err(ConfigError { faults }),
+    }
+}
+
+fn with_handlers(mut context: Context, handlers: Handlers<'_>) -> Context {
+    let settings = Arc::clone(&context.settings);
+    for (service, name) in builtin(&settings.services) {
+        if let Some((_, make)) = handlers.iter().find(|(known, _)| *known == name) {
+            let handler = make(&context);
+            context = context.with_handler(&service.kind, handler);
+        }
+    }
+    context
+}
+
+/// The services with a handler of the program, and its name.
+fn builtin(services: &[Service]) -> impl Iterator<Item = (&Service, &str)> {
+    services.iter().filter_map(|service| match &service.handler {
+        HandlerSpec::Builtin { name, .. } => Some((service, name.as_str())),
+        _ => None,
+    })
 }
 
 /// Waits for a signal, or for a part that ends early, which is an error.

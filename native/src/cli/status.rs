@@ -5,11 +5,11 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::config::Settings;
+use crate::status;
 use clap::Args;
 use serde::Serialize;
 use tokio_postgres::Client;
-use weir::config::Settings;
-use weir::status;
 use weir_policy::subject::Subject;
 
 use super::connection::connected;

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::config::Settings;
+use crate::token;
 use clap::Args;
 use uuid::Uuid;
-use weir::config::Settings;
-use weir::token;
 use weir_policy::subject::Subject;
 
 use super::connection::connected;

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
+use crate::config::Settings;
 use clap::Args;
-use weir::config::Settings;
 use weir_ledger::migrate::{self, Uninstalled};
 
 use super::connection::needs_sessions;

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::api::admin::CloudEvent;
+use crate::config::Settings;
 use clap::Subcommand;
 use jiff::Timestamp;
-use weir::api::admin::CloudEvent;
-use weir::config::Settings;
 use weir_ledger::control::{self, UsageEvent};
 
 use super::connection::connected;

@@ -5,13 +5,13 @@ use std::error::Error;
 use std::io::{IsTerminal, stdin};
 use std::process::ExitCode;
 
+use crate::api::admin::holder_view;
+use crate::config::Settings;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio_postgres::Client;
 use uuid::Uuid;
-use weir::api::admin::holder_view;
-use weir::config::Settings;
 use weir_ledger::control::{
     self, ControlError, Credit, Effective, Granted, NewAdjustment, NewGrant, NotApplied, Override,
     PaidPeriod, PlanChange,

@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::config::Settings;
+use crate::webhooks;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use tokio_postgres::Client;
 use uuid::Uuid;
-use weir::config::Settings;
-use weir::webhooks;
 use weir_ledger::control::{self, Replay, TestDelivery, Webhook as Row};
 
 use super::connection::connected;

@@ -66,20 +66,10 @@ impl Service {
             kind: self.kind.clone(),
             max_attempts: self.max_attempts,
             unique_by: self.unique_by.clone(),
-            amount: match &self.handler {
-                HandlerSpec::Builtin {
-                    name: Builtin::Analyze,
-                } => ServiceAmount::Fixed(1),
-                // The caller reserves the number of tests in the analysis.
-                HandlerSpec::Builtin {
-                    name: Builtin::Specview,
-                } => ServiceAmount::Caller,
-                HandlerSpec::Exec { amount, .. }
-                | HandlerSpec::Http { amount, .. }
-                | HandlerSpec::External { amount } => match amount {
-                    Amount::Fixed(amount) => ServiceAmount::Fixed(*amount),
-                    Amount::Member { member } => ServiceAmount::Member(member.clone()),
-                },
+            amount: match self.handler.amount() {
+                None => ServiceAmount::Caller,
+                Some(Amount::Fixed(amount)) => ServiceAmount::Fixed(*amount),
+                Some(Amount::Member { member }) => ServiceAmount::Member(member.clone()),
             },
             retry: self.retry.map(|retry| {
                 let (factor, power) = retry.growth();
@@ -122,10 +112,12 @@ impl Service {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum HandlerSpec {
-    /// A handler in the binary.
+    /// A handler in Rust that the program registers with [`crate::main`]. It determines the amount of jobs from the API.
     Builtin {
         /// Its name.
-        name: Builtin,
+        name: String,
+        /// The amount that one job from SQL reserves; `None`: its caller passes it.
+        amount: Option<Amount>,
     },
     /// A program: it reads the job's arguments as JSON from standard input and writes the output as JSON to standard
     /// output.
@@ -159,6 +151,15 @@ pub enum HandlerSpec {
 }
 
 impl HandlerSpec {
+    /// The amount that one job reserves; `None` if its caller passes it.
+    #[must_use]
+    pub fn amount(&self) -> Option<&Amount> {
+        match self {
+            Self::Builtin { amount, .. } => amount.as_ref(),
+            Self::Exec { amount, .. } | Self::Http { amount, .. } | Self::External { amount } => Some(amount),
+        }
+    }
+
     /// The variables of this process that a program gets.
     pub(super) fn passed_on(&self) -> &[String] {
         match self {
@@ -193,18 +194,6 @@ impl Wake {
             Self::Within100Ms => 100,
         })
     }
-}
-
-/// The handlers in the binary, by their names in the services file. They are built in, because `npm start` runs real
-/// work on a fresh clone with this binary. The default `weir.toml` needs handlers for its services. Other services use
-/// a program, an endpoint or a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Builtin {
-    /// Finds test cases in source files.
-    Analyze,
-    /// Renders a specification from an analysis' test cases.
-    Specview,
 }
 
 /// An endpoint's URL.

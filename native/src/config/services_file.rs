@@ -348,34 +348,21 @@ fn check_kind(reader: &mut Reader<'_>, table: &Table<'_>, kind: &str, kinds: &[S
 
 /// The error in a handler, if there is one.
 fn unusable(handler: &HandlerSpec) -> Option<String> {
+    match handler.amount() {
+        Some(Amount::Fixed(..=0)) => return Some("amount must be at least 1".to_owned()),
+        Some(Amount::Fixed(amount)) if *amount > MAX_AMOUNT => {
+            return Some(format!("amount must be at most {MAX_AMOUNT}"));
+        }
+        _ => {}
+    }
     match handler {
-        HandlerSpec::Exec { command, amount, .. }
-            if command.first().is_none_or(String::is_empty) || matches!(amount, Amount::Fixed(..=0)) =>
-        {
-            Some("an exec handler needs a non-empty command and an amount of at least 1".to_owned())
+        HandlerSpec::Exec { command, .. } if command.first().is_none_or(String::is_empty) => {
+            Some("an exec handler needs a non-empty command".to_owned())
         }
-        HandlerSpec::Exec {
-            amount: Amount::Fixed(amount),
-            ..
-        }
-        | HandlerSpec::Http {
-            amount: Amount::Fixed(amount),
-            ..
-        }
-        | HandlerSpec::External {
-            amount: Amount::Fixed(amount),
-        } if *amount > MAX_AMOUNT => Some(format!("amount must be at most {MAX_AMOUNT}")),
         HandlerSpec::Exec { env, .. } => env
             .iter()
             .find(|name| SECRETS.contains(&name.as_str()))
             .map(|secret| format!("env contains {secret}, which programs must not receive")),
-        HandlerSpec::Http {
-            amount: Amount::Fixed(..=0),
-            ..
-        } => Some("an http handler needs an amount of at least 1".to_owned()),
-        HandlerSpec::External {
-            amount: Amount::Fixed(..=0),
-        } => Some("an external handler needs an amount of at least 1".to_owned()),
         HandlerSpec::Http { url, private, .. } => {
             outbound::check(&url.0, Reach::of(*private))
                 .err()

@@ -188,21 +188,6 @@ pub trait Handler: Send + Sync {
     /// Checks a submission's arguments and returns the maximum amount that the job may use.
     async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i64, Refusal>;
 
-    /// The same for all jobs of a batch, in order, or the first rejected job with the reason. A handler that queries
-    /// the database does so once for all of them.
-    async fn reserve_all(
-        &self,
-        holder: Holder,
-        all: &[Map<String, Value>],
-    ) -> Result<Vec<i64>, (usize, Refusal)> {
-        let mut amounts = Vec::with_capacity(all.len());
-        for (index, args) in all.iter().enumerate() {
-            let amount = self.reserve(holder, args).await;
-            amounts.push(amount.map_err(|refusal| (index, refusal))?);
-        }
-        Ok(amounts)
-    }
-
     /// Works one attempt. May run more than once for a job, possibly on another machine.
     async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError>;
 }

@@ -139,7 +139,6 @@ impl Cleaner {
         }
         if may_start {
             ledger::clean_finished(client).await.unwrap_or_else(&mut failed);
-            ledger::clean_cache(client).await.unwrap_or_else(&mut failed);
             ledger::clean_folded(client).await.unwrap_or_else(&mut failed);
             ledger::clean_windows(client).await.unwrap_or_else(&mut failed);
             let cleaned = ledger::clean_deleted_users(client).await;

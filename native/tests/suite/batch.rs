@@ -1,9 +1,7 @@
 //! Submitting for later, with a priority, and in batches.
 
-use crate::common::proxy::{Cut, Proxy};
 use crate::common::{Answer, GO_TESTS, Weir, Who, files};
 use serde_json::{Value, json};
-use weir_ledger::holder::Holder;
 
 async fn batch(weir: &Weir, who: Who, headers: &[(&str, &str)], jobs: usize) -> Answer {
     let jobs: Vec<Value> = (0..jobs)
@@ -268,44 +266,5 @@ async fn a_batch_without_an_answer_does_not_reserve() {
     let again = submit().await;
     assert_eq!((again.status.as_u16(), ids(&again).len()), (202, 3));
     assert_eq!(first.body["job"]["id"], again.body["jobs"][0]["id"]);
-    weir.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_batch_of_specifications_reads_their_analysis_once() {
-    let weir = Weir::new().await;
-    let user = weir.user("free").await;
-    let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
-    weir.start_elsewhere(id).await;
-    let tests: Vec<Value> = (0..1000)
-        .map(|line| json!({ "file": "a_test.go", "name": "x".repeat(100), "line": line }))
-        .collect();
-    weir.client()
-        .await
-        .query_one(
-            "SELECT weir_complete($1, 1, $2)",
-            &[&id, &json!({ "tests": tests })],
-        )
-        .await
-        .unwrap();
-    let proxy = Proxy::start(&weir, Cut::Never, 0).await;
-    let through = weir.another(&[("DATABASE_URL", &proxy.url(&weir))]);
-    let holder = Holder {
-        id: user,
-        user_id: Some(user),
-    };
-    let wanted = |analysis| json!({ "analysis_id": analysis }).as_object().unwrap().clone();
-    let specview = &through.handlers["specview:generate"];
-    let amounts = specview.reserve_all(holder, &vec![wanted(id); 100]).await;
-    assert_eq!(amounts.unwrap(), [1000; 100]);
-    let answered = proxy.answered();
-    assert!(
-        answered < 100_000,
-        "{answered} bytes were read to count the tests"
-    );
-    let refused = specview.reserve_all(holder, &[wanted(id), wanted(id + 1)]).await;
-    let (index, refusal) = refused.unwrap_err();
-    assert_eq!(index, 1);
-    assert!(refusal.to_string().contains("you have no analysis"), "{refusal}");
     weir.end().await;
 }

@@ -415,10 +415,10 @@ async fn migrate_loads_the_plans_and_a_missing_meter_stops_the_start() {
         json!({"month": 50, "hour": 10})
     );
     assert_eq!(plans["differs"], json!([]));
-    // The shipped file on this database: it lacks the meters of the file's services.
+    // The shipped catalogue on this database: it lacks the meters of the file's services.
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weir.toml");
     let other = command(&weir, &["up"])
-        .env("WEIR_CONFIG", &shipped)
+        .env("WEIR_CONFIG", "native/tests/process.toml")
         .output()
         .unwrap();
     assert!(!other.status.success());

@@ -27,6 +27,7 @@ async fn concurrent_migrations_apply_each_file_once() {
             Command::new(env!("CARGO_BIN_EXE_weir"))
                 .arg("migrate")
                 .env("DATABASE_URL", url)
+                .env("WEIR_CONFIG", "native/tests/process.toml")
                 .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
@@ -548,5 +549,25 @@ async fn a_webhook_of_a_developer_may_be_on_this_machine() {
     let tested = run(&weir, &["webhook", "test", id], &[development]);
     assert!(message(&tested).contains("was delivered: 204"), "{tested:?}");
     working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_released_binary_refuses_services_with_handlers_in_rust() {
+    let weir = Weir::new().await;
+    for subcommand in ["check", "up"] {
+        let output = command(&weir, &[subcommand])
+            .env("WEIR_CONFIG", "weir.toml")
+            .output()
+            .unwrap();
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{subcommand}: {printed}");
+        for fault in [
+            "service \"analysis\": this binary has no handler \"analyze\"",
+            "service \"specview\": this binary has no handler \"specview\"",
+        ] {
+            assert!(printed.contains(fault), "{subcommand}: {printed}");
+        }
+    }
     weir.end().await;
 }

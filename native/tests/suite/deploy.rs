@@ -76,8 +76,8 @@ fn the_example_environment_has_the_defaults() {
     assert_eq!(format!("{settings:?}"), format!("{defaults:?}"));
 }
 
-#[tokio::test]
-async fn the_periodic_example_in_the_services_file_is_accepted() {
+#[test]
+fn the_periodic_example_in_the_services_file_is_accepted() {
     let shipped = read("weir.toml");
     let (_, example) = shipped.split_once("# [[periodic]]").unwrap();
     let example: String = example
@@ -88,17 +88,7 @@ async fn the_periodic_example_in_the_services_file_is_accepted() {
     std::fs::write(&file, format!("{shipped}\n[[periodic]]\n{example}")).unwrap();
     let settings = Settings::read(&self::example(), &file);
     std::fs::remove_file(&file).unwrap();
-    let context = weir::context::Context::new(settings.unwrap()).unwrap();
-    let periodic = &context.settings.periodic[0];
-    let service = context.settings.service(&periodic.service).unwrap();
-    let no_holder = weir_ledger::holder::Holder {
-        id: uuid::Uuid::nil(),
-        user_id: None,
-    };
-    let amount = context.handlers[&service.kind]
-        .reserve(no_holder, &periodic.args)
-        .await;
-    assert_eq!(amount.unwrap(), 1);
+    assert_eq!(settings.unwrap().periodic.len(), 1);
 }
 
 #[test]

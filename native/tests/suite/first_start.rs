@@ -10,6 +10,7 @@ fn refused(arguments: &[&str], variables: &[(&str, &str)]) -> String {
         .args(arguments)
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .env_clear()
+        .env("WEIR_CONFIG", "native/tests/process.toml")
         .envs(variables.iter().copied())
         .output()
         .unwrap();

@@ -71,6 +71,14 @@ async fn everything_works_with_unusual_server_defaults() {
         assert_eq!(reply.status, 202, "{}", reply.text);
     }
     weir.all_finished().await;
+    weir.is_clean().await;
+    let attempts: i64 = weir.count("river_job WHERE attempt > 1").await;
+    assert_eq!(attempts, 0, "a job ran twice");
+    assert_eq!(weir.count("usage_events").await, 24);
+    let usage = up
+        .call("GET", "/api/usage", Who::User(users[0]), "usage", "")
+        .await;
+    assert!(usage.text.contains(&json!(12).to_string()), "{}", usage.text);
     // Callers' own sessions have the odd defaults. The isolation level is the caller's choice.
     let client = weir.client_as_it_is().await;
     client
@@ -90,13 +98,6 @@ async fn everything_works_with_unusual_server_defaults() {
         let reset: jiff::Timestamp = quota["reset_at"].as_str().unwrap().parse().unwrap();
         assert!(reset > jiff::Timestamp::now(), "{quota}");
     }
-    let attempts: i64 = weir.count("river_job WHERE attempt > 1").await;
-    assert_eq!(attempts, 0, "a job ran twice");
-    assert_eq!(weir.count("usage_events").await, 24);
-    let usage = up
-        .call("GET", "/api/usage", Who::User(users[0]), "usage", "")
-        .await;
-    assert!(usage.text.contains(&json!(12).to_string()), "{}", usage.text);
     assert_eq!(up.stop().await, Some(0));
     weir.abandon().await;
 }

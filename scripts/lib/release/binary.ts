@@ -1,6 +1,6 @@
 import { cp, mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { buildNative } from "../native.ts";
+import { buildWeir } from "../native.ts";
 import { root } from "../paths.ts";
 import { run } from "../process.ts";
 import { archive } from "./archive.ts";
@@ -17,11 +17,11 @@ export function archiveOf(version: string, target: string): string {
 
 /** Builds the binary for a target, and packs it with the files that its operator needs. */
 export async function packBinary(version: string, target: string, output: string): Promise<void> {
-  const weir = await buildNative("native", target);
+  const weir = await buildWeir(target);
   const folder = join(output, archiveOf(version, target));
   await mkdir(folder, { recursive: true });
   await cp(weir, join(folder, "weir"));
-  for (const name of ["weir.toml", "deploy", "docs/operations.md", "LICENSE-APACHE", "LICENSE-MIT"])
+  for (const name of ["deploy", "docs/operations.md", "LICENSE-APACHE", "LICENSE-MIT"])
     await cp(join(root, name), join(folder, name), { recursive: true });
   await writeManuals(weir, folder);
   await archive(folder);

@@ -35,7 +35,7 @@ export async function buildImage(version: string, output: string): Promise<void>
   }
   if (platforms.length === 0)
     throw new Failure("no binary for an image", `build one: npm run release -- ${version} x86_64-unknown-linux-musl`);
-  await copyFile(join(root, "weir.toml"), join(context, "weir.toml"));
+  await copyFile(join(root, "deploy", "weir.toml"), join(context, "weir.toml"));
   // Mozilla's certificates, from Node, because an image from scratch has none.
   await writeFile(join(context, "ca-certificates.crt"), `${rootCertificates.join("\n")}\n`);
 

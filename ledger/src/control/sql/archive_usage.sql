@@ -6,8 +6,8 @@
 -- - $4: how many at most.
 -- - $5: the reason that marks sums.
 --
--- Keeps the events of jobs that can still be read and of jobs that paid for a cached test. Also keeps the events of
--- days, hours and minutes that still have a balance, because the sum counts in the month alone.
+-- Keeps the events of jobs that can still be read, and of days, hours and minutes that still have a balance, because the
+-- sum counts in the month alone.
 -- Cost: index ranges of these users, and look-ups by key or place (ctid) for each event. OFFSET 0 and ctid prevent plans
 -- that read whole tables.
 WITH moved AS (
@@ -15,9 +15,6 @@ WITH moved AS (
     WHERE d.ctid = ANY (ARRAY(
         SELECT e.place
         FROM unnest($1::uuid[], $2::usage_event_type[]) AS a (user_id, event_type)
-        CROSS JOIN LATERAL (
-            SELECT array_agg(DISTINCT c.job_id) AS jobs FROM specview_cache c WHERE c.holder = a.user_id
-        ) cached
         CROSS JOIN LATERAL (
             SELECT k.ctid AS place, k.*
             FROM usage_events k
@@ -33,7 +30,6 @@ WITH moved AS (
         ) e
         WHERE NOT EXISTS (SELECT 1 FROM submissions s WHERE s.job_id = e.job_id OFFSET 0)
           AND NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = e.job_id OFFSET 0)
-          AND (e.job_id = ANY (cached.jobs)) IS NOT TRUE
           AND NOT (e.windows <> 0 AND EXISTS (
               SELECT 1 FROM quota_balances b
               WHERE b.user_id = e.user_id AND b.event_type = e.event_type AND b.span <> 'month'

@@ -28,8 +28,6 @@ WITH own AS MATERIALIZED (
     UPDATE quota_balances SET user_id = $2 WHERE user_id = $1
 ), granted AS (
     UPDATE grants SET user_id = $2, reason = 'the account was deleted' WHERE user_id = $1
-), cached AS (
-    DELETE FROM specview_cache WHERE holder = $1
 ), limits AS (
     DELETE FROM limit_overrides WHERE user_id = $1
 ), requests AS (

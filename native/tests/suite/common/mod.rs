@@ -9,6 +9,7 @@ pub mod process;
 pub mod programs;
 pub mod proxy;
 pub mod receiver;
+pub mod sample;
 pub mod server;
 pub mod skip;
 pub mod submissions;
@@ -36,6 +37,8 @@ use weir_ledger::database::{Database, PreparedClient, Schemas};
 use weir_ledger::{audit, catalogue, migrate, plans};
 use weir_policy::assertion::{self, AssertionKey, Caller};
 use weir_policy::subject::Identity;
+
+use sample::with_samples;
 
 /// The plans of the shipped catalogue.
 pub const PLANS: [&str; 4] = ["free", "pro", "pro_plus", "enterprise"];
@@ -150,7 +153,7 @@ impl Weir {
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
         );
-        let context = Context::new(settings(&variables)).unwrap();
+        let context = with_samples(Context::new(settings(&variables)).unwrap());
         let stopping = CancellationToken::new();
         let metrics = metrics_exporter_prometheus::PrometheusBuilder::new()
             .build_recorder()
@@ -176,7 +179,7 @@ impl Weir {
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
         );
-        Context::new(settings(&variables)).unwrap()
+        with_samples(Context::new(settings(&variables)).unwrap())
     }
 
     /// The environment of a process on the same database.

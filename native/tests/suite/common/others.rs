@@ -48,6 +48,7 @@ pub fn weir(url: &str, arguments: &[&str], more: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_weir"))
         .args(arguments)
         .env("DATABASE_URL", url)
+        .env("WEIR_CONFIG", "native/tests/process.toml")
         .envs(more.iter().copied())
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .stdin(Stdio::null())

@@ -211,6 +211,7 @@ pub fn command(weir: &Weir, arguments: &[&str]) -> Command {
     command
         .args(arguments)
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .env("WEIR_CONFIG", "native/tests/process.toml")
         .envs(weir.variables())
         .env_remove("RUST_LOG")
         .env("ACCESS_LOG", "all")

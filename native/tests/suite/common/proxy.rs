@@ -44,7 +44,6 @@ impl Cut {
 pub struct Proxy {
     pub address: SocketAddr,
     left: Arc<AtomicUsize>,
-    answered: Arc<AtomicUsize>,
     frozen: watch::Sender<bool>,
 }
 
@@ -55,23 +54,21 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let left = Arc::new(AtomicUsize::new(times));
-        let answered = Arc::new(AtomicUsize::new(0));
         let frozen = watch::Sender::new(false);
-        let counters = (Arc::clone(&left), Arc::clone(&answered));
+        let counter = Arc::clone(&left);
         let freezes = frozen.subscribe();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let ((left, answered), freezes) = (counters.clone(), freezes.clone());
+                let (left, freezes) = (Arc::clone(&counter), freezes.clone());
                 tokio::spawn(async move {
                     let server = TcpStream::connect(target).await.unwrap();
-                    carry(client, server, cut, (&left, &answered), freezes).await;
+                    carry(client, server, cut, &left, freezes).await;
                 });
             }
         });
         Self {
             address,
             left,
-            answered,
             frozen,
         }
     }
@@ -85,11 +82,6 @@ impl Proxy {
     /// The number of connections that it will still break.
     pub fn left(&self) -> usize {
         self.left.load(Ordering::SeqCst)
-    }
-
-    /// The number of bytes from PostgreSQL.
-    pub fn answered(&self) -> usize {
-        self.answered.load(Ordering::SeqCst)
     }
 
     /// Stops forwarding, but closes nothing.
@@ -106,7 +98,7 @@ async fn carry(
     mut client: TcpStream,
     mut server: TcpStream,
     cut: Cut,
-    (left, answered): (&AtomicUsize, &AtomicUsize),
+    left: &AtomicUsize,
     mut frozen: watch::Receiver<bool>,
 ) {
     let (mut up, mut down) = (vec![0; 256 * 1024], vec![0; 256 * 1024]);
@@ -142,7 +134,6 @@ async fn carry(
                 if frozen.wait_for(|frozen| !frozen).await.is_err() {
                     return;
                 }
-                answered.fetch_add(read, Ordering::SeqCst);
                 if client.write_all(&down[..read]).await.is_err() {
                     return;
                 }

@@ -7,16 +7,41 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-
-use super::analysis::TestCase;
-use super::attempt::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
+use tokio::sync::OnceCell;
+use tokio_postgres::types::ToSql;
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir_ledger::database::{ConnectionPool, DatabaseError};
 use weir_ledger::holder::Holder;
-use weir_ledger::read::jobs::{self, JobOutput, OutputCount};
-use weir_ledger::specview_cache;
+use weir_ledger::read::jobs::{self, JobOutput};
 
-pub(super) struct Specview {
+use super::analysis::TestCase;
+
+const CREATE: &str = "\
+CREATE SCHEMA IF NOT EXISTS specvital;
+CREATE TABLE IF NOT EXISTS specvital.rendered (
+    holder uuid, language text, test_key bytea, rendered text NOT NULL, job_id bigint NOT NULL,
+    PRIMARY KEY (holder, language, test_key))";
+
+/// The texts of tests that were charged. A first attempt that stores them and dies must not make the second one free.
+const CHARGED: &str = "\
+SELECT r.test_key, r.rendered FROM specvital.rendered r
+WHERE r.holder = $1 AND r.language = $2 AND r.test_key = ANY ($3)
+  AND EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = r.job_id)";
+
+/// Stores tests for a job, and returns those that are charged to it. A row stays with another job that was charged for
+/// it or is running. The order prevents deadlocks.
+const CLAIM: &str = "\
+INSERT INTO specvital.rendered AS r (holder, language, test_key, rendered, job_id)
+SELECT $1, $2, k, t, $5 FROM unnest($3::bytea[], $4::text[]) AS n (k, t) ORDER BY k
+ON CONFLICT (holder, language, test_key) DO UPDATE SET rendered = excluded.rendered, job_id = excluded.job_id
+    WHERE NOT EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = r.job_id)
+      AND (r.job_id = excluded.job_id
+           OR NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = r.job_id AND j.state = 'running'))
+RETURNING test_key";
+
+pub(crate) struct Specview {
     pool: ConnectionPool,
+    has_table: OnceCell<()>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -55,24 +80,19 @@ fn arguments(args: &Map<String, Value>) -> Result<Arguments, String> {
 }
 
 impl Specview {
-    pub(super) fn new(pool: ConnectionPool) -> Self {
-        Self { pool }
+    pub(crate) fn new(pool: ConnectionPool) -> Self {
+        Self {
+            pool,
+            has_table: OnceCell::new(),
+        }
     }
 
-    /// The number of tests in each of the holder's analyses. The database counts them, because outputs may have
-    /// megabytes.
-    async fn counts(
-        &self,
-        holder: Holder,
-        analyses: &[i64],
-    ) -> Result<HashMap<i64, Result<i64, String>>, DatabaseError> {
-        // In strict mode, only an array has a size.
-        let found = jobs::output_counts(&self.pool, holder.id, analyses, "strict $.tests.size()").await?;
-        let count = |job: &OutputCount| {
-            let tests = renderable(job.job_id, job.state.as_deref(), job.count, |tests| *tests);
-            (job.job_id, tests)
+    async fn create_table(&self) -> Result<(), DatabaseError> {
+        let create = || {
+            self.pool
+                .with(async |client| Ok::<_, DatabaseError>(client.batch_execute(CREATE).await?))
         };
-        Ok(found.iter().map(count).collect())
+        self.has_table.get_or_try_init(create).await.copied()
     }
 
     /// The tests that the holder's analysis found; `Err` explains why there are none to render.
@@ -83,71 +103,36 @@ impl Specview {
     ) -> Result<Result<Vec<TestCase>, String>, DatabaseError> {
         let Some(JobOutput { state, output }) = jobs::output(&self.pool, holder.id, analysis_id).await?
         else {
-            return Ok(Err(unknown(analysis_id)));
+            return Ok(Err(format!(
+                "you have no analysis {analysis_id}; submit it again if it is old"
+            )));
         };
+        if state.as_deref() != Some("completed") {
+            return Ok(Err(format!("analysis {analysis_id} is not completed yet")));
+        }
         let analysed: Option<Analysed> = output.and_then(|output| output.read());
-        let tests = analysed.map(|analysed| analysed.tests);
-        let count = |tests: &Vec<TestCase>| i64::try_from(tests.len()).unwrap_or(i64::MAX);
-        Ok(renderable(analysis_id, state.as_deref(), tests, count))
+        Ok(match analysed.map(|analysed| analysed.tests) {
+            None => Err(format!("analysis {analysis_id} has no tests in its output")),
+            Some(tests) if tests.is_empty() => Err(format!(
+                "analysis {analysis_id} found no tests, so there is nothing to render"
+            )),
+            Some(tests) => Ok(tests),
+        })
     }
-}
-
-fn unknown(analysis_id: i64) -> String {
-    format!("you have no analysis {analysis_id}; submit it again if it is old")
-}
-
-/// The output of an analysis, if it can be rendered; otherwise the reason.
-fn renderable<T>(
-    analysis_id: i64,
-    state: Option<&str>,
-    found: Option<T>,
-    count: impl FnOnce(&T) -> i64,
-) -> Result<T, String> {
-    if state != Some("completed") {
-        return Err(format!("analysis {analysis_id} is not completed yet"));
-    }
-    let found = found.ok_or_else(|| format!("analysis {analysis_id} has no tests in its output"))?;
-    if count(&found) == 0 {
-        return Err(format!(
-            "analysis {analysis_id} found no tests, so there is nothing to render"
-        ));
-    }
-    Ok(found)
 }
 
 #[async_trait]
 impl Handler for Specview {
     async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i64, Refusal> {
-        let counted = self.reserve_all(holder, std::slice::from_ref(args)).await;
-        let amounts = counted.map_err(|(_, refusal)| refusal)?;
-        Ok(amounts.into_iter().sum())
-    }
-
-    async fn reserve_all(
-        &self,
-        holder: Holder,
-        all: &[Map<String, Value>],
-    ) -> Result<Vec<i64>, (usize, Refusal)> {
-        let mut analyses = Vec::with_capacity(all.len());
-        for (index, args) in all.iter().enumerate() {
-            let arguments = arguments(args).map_err(|wants| (index, Refusal::Arguments(wants)))?;
-            // Otherwise clients that share an address could read each other's analyses.
-            if holder.user_id.is_none() {
-                let wants =
-                    "sign in to render a specification: an analysis belongs to the user who submitted it";
-                return Err((index, Refusal::Arguments(wants.to_owned())));
-            }
-            analyses.push(arguments.analysis_id);
+        let arguments = arguments(args).map_err(Refusal::Arguments)?;
+        // Otherwise clients that share an address could read each other's analyses.
+        if holder.user_id.is_none() {
+            let wants = "sign in to render a specification: an analysis belongs to the user who submitted it";
+            return Err(Refusal::Arguments(wants.to_owned()));
         }
-        let counted = self.counts(holder, &analyses).await;
-        let counts = counted.map_err(|error| (0, error.into()))?;
-        let amounts = analyses.iter().enumerate().map(|(index, analysis)| {
-            let count = counts.get(analysis).cloned();
-            count
-                .unwrap_or_else(|| Err(unknown(*analysis)))
-                .map_err(|wants| (index, Refusal::Arguments(wants)))
-        });
-        amounts.collect()
+        let tests = self.tests(holder, arguments.analysis_id).await?;
+        let count = tests.map_err(Refusal::Arguments)?.len();
+        Ok(i64::try_from(count).unwrap_or(i64::MAX))
     }
 
     async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
@@ -163,7 +148,10 @@ impl Handler for Specview {
             .map_err(HandlerError::Permanent)?;
         let language = arguments.language;
         let keys: Vec<Vec<u8>> = tests.iter().map(key).collect();
-        let mut known = specview_cache::charged(&self.pool, holder.id, language.as_str(), &keys).await?;
+        self.create_table().await?;
+        let params: [&(dyn ToSql + Sync); 3] = [&holder.id, &language.as_str(), &keys];
+        let rows = self.pool.query(CHARGED, &params).await?;
+        let mut known: HashMap<Vec<u8>, String> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         let (mut new_keys, mut new_texts) = (Vec::new(), Vec::new());
         let mut sentences = Vec::with_capacity(tests.len());
         for (test, key) in tests.iter().zip(keys) {
@@ -178,15 +166,15 @@ impl Handler for Specview {
         if attempt.cancelled.is_cancelled() {
             return Err(HandlerError::Cancelled);
         }
-        let claimed = specview_cache::claim(
-            &self.pool,
-            holder.id,
-            language.as_str(),
+        let params: [&(dyn ToSql + Sync); 5] = [
+            &holder.id,
+            &language.as_str(),
             &new_keys,
             &new_texts,
-            attempt.job_id,
-        );
-        let used = i64::try_from(claimed.await?).unwrap_or(i64::MAX);
+            &attempt.job_id,
+        ];
+        let claimed = self.pool.query(CLAIM, &params).await?.len();
+        let used = i64::try_from(claimed).unwrap_or(i64::MAX);
         let markdown = markdown(&tests, &sentences, language);
         Ok(Outcome {
             output: json!({ "markdown": markdown, "count": tests.len() }),

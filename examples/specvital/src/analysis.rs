@@ -12,9 +12,9 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::attempt::{Attempt, Handler, HandlerError, MAX_OUTPUT, Outcome, Refusal, Worked};
 use find::{TooMuch, scan};
 use frameworks::language;
+use weir::handler::{Attempt, Handler, HandlerError, MAX_OUTPUT, Outcome, Refusal, Worked};
 use weir_ledger::holder::Holder;
 
 /// Maximum number of files.
@@ -27,9 +27,9 @@ const MAX_PATH: usize = 512;
 /// that other jobs need.
 const MAX_TEXT: usize = MAX_OUTPUT / 2;
 
-pub(super) use find::TestCase;
+pub(crate) use find::TestCase;
 
-pub(super) struct Analysis;
+pub(crate) struct Analysis;
 
 /// The arguments. The other members of a job (`owner`, `repo`, `commit_sha`, `user_id`) are ignored.
 #[derive(Deserialize)]
