@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{GO_TESTS, PLANS, Weir, Who, lock_holder};
+use crate::common::{GO_TESTS, PLANS, Weir, Who, lock_holder, river_worker};
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -313,7 +313,7 @@ async fn a_flood_of_another_river_client_costs_a_handful_of_refusals() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plain_river_worker_keeps_weirs_limits() {
-    use riverqueue::{Client, Job, QueueConfig, WorkContext, WorkOutcome, Workers};
+    use riverqueue::{Client, QueueConfig};
     #[derive(serde::Serialize, serde::Deserialize)]
     #[serde(transparent)]
     struct Args(Value);
@@ -323,24 +323,7 @@ async fn a_plain_river_worker_keeps_weirs_limits() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     submit(&weir, Who::User(user), 5).await;
-    let counts = Arc::new(Mutex::new((0_usize, 0_usize)));
-    let seen = Arc::clone(&counts);
-    let mut workers = Workers::new();
-    workers
-        .add_fn::<Args, _, _, _>(move |_: WorkContext, _: Job<Args>| {
-            let seen = Arc::clone(&seen);
-            async move {
-                {
-                    let mut seen = seen.lock().unwrap();
-                    seen.0 += 1;
-                    seen.1 = seen.1.max(seen.0);
-                }
-                tokio::time::sleep(Duration::from_millis(30)).await;
-                seen.lock().unwrap().0 -= 1;
-                Ok::<_, std::convert::Infallible>(WorkOutcome::Complete)
-            }
-        })
-        .unwrap();
+    let (workers, running) = river_worker::counting::<Args>();
     // Only River, without Weir's middleware.
     let client = Client::builder(weir.context.database.river_pool(4).await.unwrap())
         .workers(workers)
@@ -351,7 +334,7 @@ async fn a_plain_river_worker_keeps_weirs_limits() {
     let stopped = tokio_util::sync::CancellationToken::new();
     let reconciling = tokio::spawn(weir::work::reconcile::run(weir.another(&[]), stopped.clone()));
     weir.all_finished().await;
-    assert_eq!(counts.lock().unwrap().1, 1);
+    assert_eq!(river_worker::most(&running), 1);
     weir.until("the last settlement", async || {
         (weir.quota(Who::User(user), "analysis").await["used"] == 5).then_some(())
     })

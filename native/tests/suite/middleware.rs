@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use riverqueue::{Client, Job, QueueConfig, WorkContext, WorkOutcome, Workers};
+use riverqueue::{Client, QueueConfig};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -13,7 +13,7 @@ use weir_ledger::middleware::{FairnessMiddleware, FairnessOptions};
 
 use crate::common::fleet::Maintenance;
 use crate::common::programs::{GO_MODULE, GoProgram, end_by_input};
-use crate::common::{PLANS, Weir};
+use crate::common::{PLANS, Weir, river_worker};
 
 /// The running jobs of a user and the plan's slots, by the table of ADR-10.
 const SLOTS: [(&str, i64); 4] = [("free", 1), ("pro", 3), ("pro_plus", 3), ("enterprise", 5)];
@@ -308,24 +308,7 @@ async fn the_example_runs_one_job_of_a_free_user_at_a_time() {
 
 /// A client of `riverqueue` with the middleware. Returns the most jobs that ran at once.
 async fn work_in_rust(weir: &Weir, options: FairnessOptions, pool: sqlx::PgPool) -> usize {
-    let counts = Arc::new(Mutex::new((0_usize, 0_usize)));
-    let seen = Arc::clone(&counts);
-    let mut workers = Workers::new();
-    workers
-        .add_fn::<Render, _, _, _>(move |_: WorkContext, _: Job<Render>| {
-            let seen = Arc::clone(&seen);
-            async move {
-                {
-                    let mut seen = seen.lock().unwrap();
-                    seen.0 += 1;
-                    seen.1 = seen.1.max(seen.0);
-                }
-                tokio::time::sleep(Duration::from_millis(30)).await;
-                seen.lock().unwrap().0 -= 1;
-                Ok::<_, std::convert::Infallible>(WorkOutcome::Complete)
-            }
-        })
-        .unwrap();
+    let (workers, running) = river_worker::counting::<Render>();
     let client = Client::builder(weir.context.database.river_pool(6).await.unwrap())
         .workers(workers)
         .work_middleware(FairnessMiddleware::new(pool, options))
@@ -335,8 +318,7 @@ async fn work_in_rust(weir: &Weir, options: FairnessOptions, pool: sqlx::PgPool)
     let mut run = client.start().unwrap();
     weir.all_finished().await;
     run.stop().await.unwrap();
-    let counts = counts.lock().unwrap();
-    counts.1
+    river_worker::most(&running)
 }
 
 #[tokio::test(flavor = "multi_thread")]

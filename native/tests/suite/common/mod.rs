@@ -9,6 +9,7 @@ pub mod process;
 pub mod programs;
 pub mod proxy;
 pub mod receiver;
+pub mod river_worker;
 pub mod sample;
 pub mod server;
 pub mod skip;
