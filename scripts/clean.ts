@@ -1,11 +1,9 @@
 import { existsSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join, relative } from "node:path";
-import { removeCache } from "./lib/cache.ts";
 import { Failure } from "./lib/failure.ts";
 import { runMain } from "./lib/lifecycle.ts";
-import { withLock } from "./lib/lock.ts";
-import { buildLock, cache, root, state } from "./lib/paths.ts";
+import { cache, root, state } from "./lib/paths.ts";
 import { say } from "./lib/progress.ts";
 import { liveRun } from "./lib/run-file.ts";
 
@@ -26,21 +24,16 @@ await runMain(async () => {
       "the stack of this clone is running and uses the files to remove",
       `stop it first: kill ${stack.pid}`,
     );
-  await withLock(buildLock, "building in this clone", async () => {
-    const made = ["target", "build", "dist", ".wrangler"].map((name) => join(root, name));
-    for (const folder of [
-      ...(built ? [...made, join(state, "bin"), join(state, "docs")] : []),
-      ...(data ? [join(state, "postgres")] : []),
-    ]) {
-      if (!existsSync(folder)) continue;
-      await rm(folder, { recursive: true });
-      say(`removed ${relative(root, folder)}`);
-    }
-    if (all) {
-      await removeCache();
-      say(`removed ${cache}`);
-    }
-  });
+  const made = ["target", "build", "dist", ".wrangler"].map((name) => join(root, name));
+  for (const folder of [
+    ...(built ? [...made, join(state, "bin"), join(state, "docs")] : []),
+    ...(data ? [join(state, "postgres")] : []),
+    ...(all ? [cache] : []),
+  ]) {
+    if (!existsSync(folder)) continue;
+    await rm(folder, { recursive: true });
+    say(`removed ${relative(root, folder)}`);
+  }
   const gone = [...(built ? ["what was built"] : []), ...(data ? ["the database"] : [])].join(" and ");
   const kept = [...(built ? [] : ["what was built"]), ...(data ? [] : ["data"]), "logs"].join(" and ");
   say(`${gone} ${built && data ? "are" : "is"} gone; ${kept} stay`);

@@ -11,7 +11,6 @@ import { say, step } from "./lib/progress.ts";
 
 /** Arguments of libFuzzer for targets that need special ones. */
 const limitsOf: Record<string, string[]> = {
-  // Files are longer than headers. An input that takes two seconds is a finding.
   // 255 bytes is the longest valid key, so inputs must be longer.
   idempotency_keys: ["-max_len=600"],
   // A dictionary of member names, because random input would not contain them.

@@ -1,7 +1,6 @@
 import { cp, mkdir, readFile, writeFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { bundle } from "./lib/bundle.ts";
-import { usingCache } from "./lib/cache.ts";
 import { buildEdge } from "./lib/edge.ts";
 import { Failure } from "./lib/failure.ts";
 import { runMain } from "./lib/lifecycle.ts";
@@ -34,11 +33,9 @@ await runMain(async () => {
 
 /** The wheel weir_client-VERSION-py3-none-any.whl. */
 async function python(output: string): Promise<void> {
-  await usingCache(async () => {
-    const python = await pythonWith("hatchling", "1.33.0", "the builder of Python packages");
-    const build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", output, join(clients, "python")];
-    await step("building the package for Python", (pulse) => run(python, [...pip, ...build], { pulse }));
-  });
+  const python = await pythonWith("hatchling", "1.33.0", "the builder of Python packages");
+  const build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", output, join(clients, "python")];
+  await step("building the package for Python", (pulse) => run(python, [...pip, ...build], { pulse }));
 }
 
 /** The tarball weir-client-VERSION.tgz, with ESM, CommonJS and types. */

@@ -4,10 +4,9 @@ import { buildEdge, quickly } from "./lib/edge.ts";
 import { startEdge } from "./lib/edge-server.ts";
 import { Failure } from "./lib/failure.ts";
 import { isExiting, onExit, runMain } from "./lib/lifecycle.ts";
-import { withLock } from "./lib/lock.ts";
 import { buildNative } from "./lib/native.ts";
-import { type PartLog, partLog } from "./lib/part-log.ts";
-import { logs, portsLock, root, state } from "./lib/paths.ts";
+import { PartLog } from "./lib/part-log.ts";
+import { logs, root, state } from "./lib/paths.ts";
 import { choosePorts, host, type Wanted } from "./lib/ports.ts";
 import { answers, ensureDatabase, startPostgres } from "./lib/postgres.ts";
 import { run, Service } from "./lib/process.ts";
@@ -39,10 +38,7 @@ await runMain(async () => {
   await buildEdge(quickly);
 
   onExit(() => say("stopped"));
-  // When several stacks start at once, each must see the ports of the others in use.
-  const { failed } = await withLock(portsLock, "starting a stack", () =>
-    startParts({ verbose, wanted, secrets, weir }),
-  );
+  const { failed } = await startParts({ verbose, wanted, secrets, weir });
   return failed;
 });
 
@@ -61,10 +57,10 @@ async function startParts(options: {
   await recordPlaces({ databaseUrl, originPort, edgePort, config });
 
   const log = {
-    postgres: partLog("postgres", { verbose }),
-    origin: partLog("origin", { verbose }),
+    postgres: new PartLog("postgres", () => verbose),
+    origin: new PartLog("origin", () => verbose),
     // Errors of the edge's build are shown immediately, to developers of the edge.
-    edge: partLog("edge", { verbose, notable: /\[ERROR\]/ }),
+    edge: new PartLog("edge", (line) => verbose || line.includes("[ERROR]")),
   };
   const parts: { log: PartLog; ended: Promise<string> }[] = [];
   if (ownDatabase) {

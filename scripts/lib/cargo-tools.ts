@@ -1,5 +1,5 @@
 import { join } from "node:path";
-import { cached, makeCached } from "./cache.ts";
+import { cached } from "./cache.ts";
 import { cargoEnvironment } from "./cargo.ts";
 import { run } from "./process.ts";
 import { step } from "./progress.ts";
@@ -16,7 +16,7 @@ export interface CargoTool {
 /** The path of a program that is built from source once per user. */
 export async function cargoInstalled(tool: CargoTool): Promise<string> {
   const name = `${tool.crate}-${tool.version}`;
-  const folder = cached(name) ?? (await makeCached(name, (workshop) => install(tool, name, workshop)));
+  const folder = await cached(name, (workshop) => install(tool, name, workshop));
   return join(folder, "bin", tool.bin);
 }
 

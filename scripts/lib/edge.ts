@@ -3,14 +3,12 @@ import { existsSync } from "node:fs";
 import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
 import { join, relative } from "node:path";
 import { bundle } from "./bundle.ts";
-import { usingCache } from "./cache.ts";
 import { requireCargo, withPath } from "./cargo.ts";
 import { cargoBuild, executableIn, libraryIn } from "./cargo-build.ts";
 import { Failure } from "./failure.ts";
-import { withLock } from "./lock.ts";
 import { bindgen } from "./native.ts";
 import { buildPage } from "./page.ts";
-import { buildLock, nodeModules, root } from "./paths.ts";
+import { nodeModules, root } from "./paths.ts";
 import { run } from "./process.ts";
 import { type Pulse, step } from "./progress.ts";
 import { requireWasmTarget, wasmTarget } from "./wasm-toolchain.ts";
@@ -38,12 +36,8 @@ export const quickly = { WEIR_EDGE_BUILD: "quick" };
  * deployments use an optimised build. With `quickly` in the environment, as for `wrangler dev`, any existing build will
  * do.
  */
-export function buildEdge(env: NodeJS.ProcessEnv = process.env): Promise<void> {
+export async function buildEdge(env: NodeJS.ProcessEnv = process.env): Promise<void> {
   const isQuick = env.WEIR_EDGE_BUILD === quickly.WEIR_EDGE_BUILD;
-  return withLock(buildLock, "building in this clone", () => usingCache(() => build(isQuick)));
-}
-
-async function build(isQuick: boolean): Promise<void> {
   await buildPage();
   const inputs = await fingerprint();
   const [of, how] = existsSync(join(output, "index.js"))
@@ -53,7 +47,7 @@ async function build(isQuick: boolean): Promise<void> {
 
   await requireCargo();
   await step("building the edge", async (pulse) => {
-    const workshop = join(output, ".new");
+    const workshop = join(output, `.new.${process.pid}`);
     await compile("weir-entry", workshop, pulse);
     if (!isQuick) await optimise(join(workshop, "index_bg.wasm"), pulse);
     await bundleGlue(workshop);
@@ -70,15 +64,10 @@ async function build(isQuick: boolean): Promise<void> {
  * Builds the example of a Worker in Rust into a new folder, with the dependencies and the profile of the edge: index.js
  * and index_bg.wasm.
  */
-export function buildRustWorker(folder: string): Promise<void> {
-  const build = async (): Promise<void> => {
-    await requireCargo();
-    await step("building the example of a Worker in Rust", (pulse) =>
-      compile("weir-example-rust-worker", folder, pulse),
-    );
-    await bundleGlue(folder);
-  };
-  return withLock(buildLock, "building in this clone", () => usingCache(build));
+export async function buildRustWorker(folder: string): Promise<void> {
+  await requireCargo();
+  await step("building the example of a Worker in Rust", (pulse) => compile("weir-example-rust-worker", folder, pulse));
+  await bundleGlue(folder);
 }
 
 /** Compiles a crate of the workspace into a new folder, as a module for Cloudflare's runtime. */

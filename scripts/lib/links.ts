@@ -1,8 +1,7 @@
-import { globSync, readFileSync } from "node:fs";
-import { join } from "node:path";
+import { existsSync, globSync, readFileSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { LinkChecker } from "linkinator";
 import { anyFree, host } from "./ports.ts";
-import { select } from "./selection.ts";
 
 const notOurs = new Set([".git", ".weir", "build", "dist", "node_modules", "target"]);
 
@@ -30,27 +29,22 @@ export async function deadLinks(root: string, files: string[]): Promise<string[]
   return links.filter(({ state }) => state === "BROKEN").map(({ url, parent }) => `${parent} links to ${url}`);
 }
 
-/** The names in `npm test -- NAME` of Markdown files that match no test and no file of tests. */
-export async function unknownTests(root: string, files: string[]): Promise<string[]> {
-  const unknown: string[] = [];
-  const known = new Set(["NAME"]);
-  for (const file of files) {
-    for (const name of testsNamedIn(readFileSync(join(root, file), "utf8"))) {
-      if (known.has(name)) continue;
-      if ((await select([name])).unmatched.length > 0)
-        unknown.push(`${file} names a test that does not exist: ${name}`);
-      else known.add(name);
-    }
-  }
-  return unknown;
-}
-
-/** The words after `npm test --`, up to the end of the code or a comment. Options are left out. */
-export function testsNamedIn(text: string): string[] {
-  const commands = text.matchAll(/npm test -- ([^`#\n]+)/g);
-  return [...commands].flatMap(([, words = ""]) =>
-    [...words.matchAll(/"([^"]+)"|(\S+)/g)]
-      .map(([, quoted, word]) => quoted ?? word ?? "")
-      .filter((word) => !word.startsWith("-")),
-  );
+/** The paths in code spans of Markdown whose first folder exists, but which do not, and names of `npm run`. */
+export function unknownPaths(root: string, files: string[]): string[] {
+  const { scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8")) as { scripts: object };
+  return files.flatMap((file) => {
+    if (file === "CHANGELOG.md" || file.startsWith("docs/adr/")) return [];
+    const text = readFileSync(join(root, file), "utf8").replaceAll(/^ *```.*?^ *```/gms, "");
+    const paths = [...text.matchAll(/`(\w[\w.-]*\/[\w./-]*\w)`/g)].map(([, path = ""]) => path);
+    const bases = [root, join(root, dirname(file))];
+    const gone = paths.filter((path) => {
+      const folder = bases.filter((base) => existsSync(join(base, path.split("/")[0] ?? "")));
+      // Versions and names to fill in are examples.
+      if (/\d\.\d|__name/.test(path)) return false;
+      return folder.length > 0 && !bases.some((base) => existsSync(join(base, path)));
+    });
+    const named = [...text.matchAll(/npm run (?:-s )?([a-z][\w:-]*)/g)].map(([, name = ""]) => name);
+    const missing = named.filter((name) => !(name in scripts)).map((name) => `npm run ${name}`);
+    return [...gone, ...missing].map((name) => `${file} names what does not exist: ${name}`);
+  });
 }

@@ -1,10 +1,8 @@
 import { chmod, constants, copyFile, mkdir, rename } from "node:fs/promises";
 import { join } from "node:path";
-import { usingCache } from "./cache.ts";
 import { requireCargo } from "./cargo.ts";
 import { cargoBuild, executableIn } from "./cargo-build.ts";
-import { withLock } from "./lock.ts";
-import { buildLock, state } from "./paths.ts";
+import { state } from "./paths.ts";
 import { step } from "./progress.ts";
 
 /** Converts the compiled edge to a module for the edge's runtime. */
@@ -42,11 +40,7 @@ const packages = {
 
 type Program = keyof typeof packages;
 
-function build(programs: Program[], profile: Profile, target?: string): Promise<string[]> {
-  return withLock(buildLock, "building in this clone", () => usingCache(() => compile(programs, profile, target)));
-}
-
-async function compile(programs: Program[], profile: Profile, target?: string): Promise<string[]> {
+async function build(programs: Program[], profile: Profile, target?: string): Promise<string[]> {
   await requireCargo();
   // The development build has the features of the whole workspace, like `npm test`, so that the two share the
   // dependencies. Measured and released builds do without the others.

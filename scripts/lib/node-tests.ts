@@ -1,19 +1,22 @@
 import { availableParallelism } from "node:os";
 import { run } from "node:test";
 import { spec } from "node:test/reporters";
+import type { Totals } from "./cargo-tests.ts";
 import { onExit } from "./lifecycle.ts";
 import { root } from "./paths.ts";
-import { type NodeTests, patternOf } from "./selection.ts";
-import type { Totals } from "./totals.ts";
+import type { Selection } from "./selection.ts";
 
 /** Runs test files with Node's runner, each in a separate process, and shows the results as they arrive. */
-export async function runNodeTests(tests: NodeTests, env: NodeJS.ProcessEnv, totals: Totals): Promise<void> {
+export async function runNodeTests(
+  { files, named }: Selection["node"][number],
+  env: NodeJS.ProcessEnv,
+  totals: Totals,
+): Promise<void> {
   const stop = new AbortController();
   const forget = onExit(() => stop.abort());
-  const pattern = tests.named === undefined ? undefined : patternOf(tests.named);
   const events = run({
-    files: tests.files,
-    ...(pattern ? { testNamePatterns: pattern } : {}),
+    files,
+    ...(named ? { testNamePatterns: named } : {}),
     // Most of a test's time is spent waiting for other parts.
     concurrency: Math.min(2 * availableParallelism(), 8),
     // Applies to a file and to each test in it. A server that hangs must not hang the whole run.
@@ -25,11 +28,13 @@ export async function runNodeTests(tests: NodeTests, env: NodeJS.ProcessEnv, tot
   events.on("test:summary", (summary) => {
     if (summary.file !== undefined) return;
     const { passed, failed, cancelled, skipped, todo } = summary.counts as Record<string, number | undefined>;
-    totals.add(passed ?? 0, (failed ?? 0) + (cancelled ?? 0), (skipped ?? 0) + (todo ?? 0));
+    totals.passed += passed ?? 0;
+    totals.failed += (failed ?? 0) + (cancelled ?? 0);
+    totals.skipped += (skipped ?? 0) + (todo ?? 0);
   });
   // Node does not count skipped suites or the tests in them.
   events.on("test:pass", ({ details, skip }) => {
-    if (details.type === "suite" && skip !== undefined) totals.add(0, 0, 1);
+    if (details.type === "suite" && skip !== undefined) totals.skipped++;
   });
   for await (const text of events.compose(spec())) process.stdout.write(text as string);
   forget();

@@ -15,18 +15,9 @@ export const cache = join(process.env.XDG_CACHE_HOME || join(homedir(), ".cache"
 /** Cargo's intermediate files, of all clones. */
 export const buildFolder = join(cache, "build");
 
-/** Shared by users of the cache, and exclusive for its removal. It is next to the cache, so that it outlives it. */
-export const cacheLock = `${cache}.lock`;
-
-/** Held while a stack chooses its ports and opens them. */
-export const portsLock = `${cache}.ports.lock`;
-
 export const logs = join(state, "logs");
 export const nodeModules = join(root, "node_modules");
 export const nodeBin = join(nodeModules, ".bin");
-
-/** Held during a build in this clone, so that `npm start` and `npm test` can run at the same time. */
-export const buildLock = join(root, ".weir", "build.lock");
 
 export function makeStateFolder(): void {
   // Other users may enter the folder, but not list it: PostgreSQL does not run as root, and its user must reach its

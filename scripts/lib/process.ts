@@ -4,7 +4,7 @@ import { constants } from "node:os";
 import { createInterface } from "node:readline";
 import { Failure } from "./failure.ts";
 import { isExiting, onExit } from "./lifecycle.ts";
-import { openLog } from "./log-file.ts";
+import { openLog } from "./part-log.ts";
 import { root } from "./paths.ts";
 import { type Pulse, show } from "./progress.ts";
 

@@ -1,5 +1,5 @@
 import { join } from "node:path";
-import { cached, makeCached } from "./cache.ts";
+import { cached } from "./cache.ts";
 import { run } from "./process.ts";
 import { step } from "./progress.ts";
 
@@ -8,19 +8,16 @@ const remedy = "install Python 3.10 or newer with venv (Debian: apt install pyth
 export const pip = ["-m", "pip", "--quiet", "--disable-pip-version-check"];
 
 /**
- * The Python of an environment with this package, which is installed once per user. `what` describes the package. Call
- * this in `usingCache`.
+ * The Python of an environment with this package, which is installed once per user. `what` describes the package.
  */
 export async function pythonWith(name: string, version: string, what: string): Promise<string> {
-  const entry = `${name}-${version}`;
-  const environment =
-    cached(entry) ??
-    (await step(`installing ${what}`, (pulse) =>
-      makeCached(entry, async (workshop) => {
-        await run("python3", ["-m", "venv", workshop], { pulse, remedy });
-        const python = join(workshop, "bin", "python");
-        await run(python, [...pip, "install", `${name}==${version}`], { pulse, remedy });
-      }),
-    ));
+  const environment = await cached(`${name}-${version}`, (folder) =>
+    step(`installing ${what}`, async (pulse) => {
+      // pip runs as a module of the interpreter, so that nothing depends on the folder's first name.
+      await run("python3", ["-m", "venv", folder], { pulse, remedy });
+      const python = join(folder, "bin", "python");
+      await run(python, [...pip, "install", `${name}==${version}`], { pulse, remedy });
+    }),
+  );
   return join(environment, "bin", "python");
 }

@@ -1,74 +1,63 @@
 import { globSync, readFileSync } from "node:fs";
-import { basename, dirname, join, relative, sep } from "node:path";
+import { basename, join, relative, sep } from "node:path";
 import { root } from "./paths.ts";
-import { run } from "./process.ts";
 
 /** Tests in TypeScript, by their folder under tests/. The slowest come first, so that none of them runs last. */
-export const folders = ["chaos", "browser", "edge", "whole", "scripts"] as const;
+const folders = ["chaos", "browser", "edge", "whole", "scripts"];
 
 /** Kinds of tests for the command line. `unit` are those of the Rust crates. */
 export const kinds = ["unit", ...folders];
 
-/** One run of `cargo test`. */
-export interface CargoTests {
-  args: string[];
-}
-
-/** One run of Node's test runner. */
-export interface NodeTests {
-  files: string[];
-  /** Only the tests with this in their names. */
-  named?: string;
-}
-
 export interface Selection {
-  cargo: CargoTests[];
-  node: NodeTests[];
+  /** The arguments of each run of `cargo test`. */
+  cargo: string[][];
+  /** Test files for Node's runner, without or with a pattern of titles. */
+  node: { files: string[]; named?: RegExp }[];
 }
 
-const wholeWorkspace: CargoTests = { args: ["--workspace"] };
+/** The crates, with the arguments that build their tests. */
+const crates: [folder: string, args: string[]][] = [
+  ["src", ["--package", "weir-edge", "--lib"]],
+  ["policy/src", ["--package", "weir-policy", "--lib"]],
+  ["ledger/src", ["--package", "weir-ledger", "--lib"]],
+  ["native/src", ["--package", "weir-native", "--lib"]],
+  ["bench/src", ["--package", "weir-bench", "--bins"]],
+  ["examples/specvital/src", ["--package", "weir-example-specvital", "--bins"]],
+  // With the whole workspace's features, so that builds of `npm test` are reused.
+  ["native/tests/suite", ["--workspace", "--test", "suite"]],
+];
 
 /** The tests that these kinds and names select; all tests without any. `unmatched` lists names that select nothing. */
-export async function select(wanted: string[]): Promise<{ selection: Selection; unmatched: string[] }> {
-  if (wanted.length === 0) return { selection: ofKinds(kinds), unmatched: [] };
-  const selection = ofKinds(wanted.filter((word) => kinds.includes(word)));
+export function select(wanted: string[]): { selection: Selection; unmatched: string[] } {
+  const chosen = wanted.length === 0 ? kinds : wanted.filter((word) => kinds.includes(word));
+  const files = new Set(folders.filter((folder) => chosen.includes(folder)).flatMap(nodeFiles));
+  const filters = new Map<string[], Set<string>>();
+  const titled: Selection["node"] = [];
   const unmatched: string[] = [];
   for (const name of wanted.filter((word) => !kinds.includes(word))) {
-    const cargo = await cargoTestsNamed(name);
-    const node = nodeTestsNamed(name);
-    if (cargo.length + node.length === 0) unmatched.push(name);
-    selection.cargo.push(...cargo);
-    selection.node.push(...node);
+    const named = patternOf(name);
+    const isNamed = (text: string): boolean => named?.test(text) ?? false;
+    let found = false;
+    for (const [folder, args] of crates) {
+      for (const filter of rustFilters(join(root, folder), name, isNamed)) {
+        filters.set(args, (filters.get(args) ?? new Set()).add(filter));
+        found = true;
+      }
+    }
+    const all = folders.flatMap(nodeFiles);
+    const whole = all.filter((file) => isNamed(basename(file, ".test.ts")) || isPath(file, name));
+    const parts = all.filter((file) => !whole.includes(file) && titlesIn(file).some(isNamed));
+    for (const file of whole) files.add(file);
+    if (named && parts.length > 0) titled.push({ files: parts, named });
+    if (!found && whole.length + parts.length === 0) unmatched.push(name);
   }
-  selection.cargo = inOneRun(selection.cargo);
-  const files = selection.node.filter(({ named }) => named === undefined).flatMap((tests) => tests.files);
-  const byTitle = selection.node.filter(({ named }) => named !== undefined);
-  selection.node = [...(files.length > 0 ? [{ files: [...new Set(files)] }] : []), ...byTitle];
-  return { selection, unmatched };
+  const cargo = chosen.includes("unit")
+    ? [["--workspace"]]
+    : [...filters].map(([args, words]) => (words.has("") ? args : [...args, "--", ...words]));
+  return { selection: { cargo, node: [...(files.size > 0 ? [{ files: [...files] }] : []), ...titled] }, unmatched };
 }
 
-function ofKinds(wanted: string[]): Selection {
-  const files = folders.filter((folder) => wanted.includes(folder)).flatMap(filesIn);
-  return { cargo: wanted.includes("unit") ? [wholeWorkspace] : [], node: files.length > 0 ? [{ files }] : [] };
-}
-
-/** Combines runs of the same program, with the filters of each. */
-function inOneRun(runs: CargoTests[]): CargoTests[] {
-  const programs = new Map<string, { program: string[]; filters: Set<string>; whole: boolean }>();
-  for (const { args } of runs) {
-    const end = args.includes("--") ? args.indexOf("--") : args.length;
-    const [program, filters] = [args.slice(0, end), args.slice(end + 1)];
-    const one = programs.get(program.join(" ")) ?? { program, filters: new Set(), whole: false };
-    for (const filter of filters) one.filters.add(filter);
-    one.whole ||= filters.length === 0;
-    programs.set(program.join(" "), one);
-  }
-  return [...programs.values()].map(({ program, filters, whole }) => ({
-    args: whole ? program : [...program, "--", ...filters],
-  }));
-}
-
-function filesIn(folder: string): string[] {
+function nodeFiles(folder: string): string[] {
   return globSync(join(root, "tests", folder, "**", "*.test.ts")).sort();
 }
 
@@ -80,19 +69,12 @@ export function folderOf(file: string): string | undefined {
 /** The selected tests as text. */
 export function describeSelection({ cargo, node }: Selection): string[] {
   return [
-    ...cargo.map(({ args }) => `cargo test ${args.join(" ")}`),
+    ...cargo.map((args) => `cargo test ${args.join(" ")}`),
     ...node.map(({ files, named }) => {
       const names = files.map((file) => relative(root, file)).join(" ");
-      return named ? `${names}, tests with "${named}" in their names` : names;
+      return named ? `${names}, tests with ${named} in their names` : names;
     }),
   ];
-}
-
-function nodeTestsNamed(name: string): NodeTests[] {
-  const all = folders.flatMap(filesIn);
-  const files = all.filter((file) => contains(basename(file, ".test.ts"), name) || isPath(file, name));
-  const titled = all.filter((file) => !files.includes(file) && titlesIn(file).some((title) => contains(title, name)));
-  return [...(files.length > 0 ? [{ files }] : []), ...(titled.length > 0 ? [{ files: titled, named: name }] : [])];
 }
 
 function titlesIn(file: string): string[] {
@@ -102,72 +84,17 @@ function titlesIn(file: string): string[] {
   return [...calls].map((match) => match[2] ?? "");
 }
 
-interface Target {
-  kind: string[];
-  name: string;
-  src_path: string;
-}
-
-interface Package {
-  name: string;
-  targets: Target[];
-}
-
-async function cargoTestsNamed(name: string): Promise<CargoTests[]> {
-  packages ??= workspacePackages();
-  return (await packages).flatMap((each) => [...integrationTests(each, name), ...crateTests(each, name)]);
-}
-
-let packages: Promise<Package[]> | undefined;
-
-async function workspacePackages(): Promise<Package[]> {
-  const metadata = await run("cargo", ["metadata", "--no-deps", "--locked", "--format-version", "1"]);
-  return (JSON.parse(metadata) as { packages: Package[] }).packages;
-}
-
-function integrationTests({ targets }: Package, name: string): CargoTests[] {
-  return targets
-    .filter(({ kind }) => kind.includes("test"))
-    .flatMap(({ name: target, src_path }) => {
-      // With the whole workspace's features, so that builds of `npm test` are reused.
-      const args = ["--workspace", "--test", target];
-      if (contains(target, name) || isPath(src_path, name)) return [{ args }];
-      const filters = filtersIn(dirname(src_path), name);
-      return filters.length > 0 ? [{ args: [...args, "--", ...filters] }] : [];
-    });
-}
-
-/** Unit tests in a crate's library and its programs. */
-function crateTests({ name: crate, targets }: Package, name: string): CargoTests[] {
-  const sources = targets.filter(({ kind }) => kind.some((each) => /lib|bin/.test(each)));
-  const folders = new Set(sources.map(({ src_path }) => dirname(src_path)));
-  const filters = new Set([...folders].flatMap((folder) => filtersIn(folder, name)));
-  if (filters.size === 0) return [];
-  const flags = sources.map(({ kind }) => (kind.includes("bin") ? "--bins" : "--lib"));
-  return [{ args: ["--package", crate, ...new Set(flags), "--", ...filters] }];
-}
-
-/** The filters for tests and modules with this name, in the program with its modules in a folder. */
-function filtersIn(folder: string, name: string): string[] {
+/** The filters for tests and modules with this name below a folder: `work::pool::` for `work/pool.rs`. */
+function rustFilters(folder: string, name: string, isNamed: (text: string) => boolean): string[] {
   return globSync(join(folder, "**", "*.rs")).flatMap((file) => {
-    const tests = rustTestsIn(file);
-    const module = moduleOf(relative(folder, file));
-    const named = contains(module.split("::").at(-1) ?? "", name) || isPath(file, name);
-    if (tests.length > 0 && named) return [module && `${module}::`];
-    return tests.filter((test) => contains(test, name));
+    const tests = [...readFileSync(file, "utf8").matchAll(/#\[(?:tokio::)?test\b[^\]]*\]\s[^{]*?\bfn (\w+)/g)];
+    const path = relative(folder, file)
+      .replace(/(^|\/)(mod|lib|main)?\.rs$/, "")
+      .replace(/\.rs$/, "");
+    if (tests.length > 0 && (isNamed(basename(path)) || isPath(file, name)))
+      return [path && `${path.split(sep).join("::")}::`];
+    return tests.map(([, test = ""]) => test).filter(isNamed);
   });
-}
-
-/** `work::pool` for `work/pool.rs`, the empty string for a crate's root. */
-function moduleOf(path: string): string {
-  const parts = path.replace(/\.rs$/, "").split(sep);
-  if (["mod", "lib", "main"].includes(parts.at(-1) ?? "")) parts.pop();
-  return parts.join("::");
-}
-
-function rustTestsIn(file: string): string[] {
-  const test = /#\[(?:\w+::)*test(?:\([^\]]*\))?\]\s*(?:#\[[^\]]*\]\s*|\/\/[^\n]*\n\s*)*(?:async\s+)?fn\s+(\w+)/g;
-  return [...readFileSync(file, "utf8").matchAll(test)].map((match) => match[1] ?? "");
 }
 
 /** Whether a name is the path of this file, or the end of the path. */
@@ -175,13 +102,8 @@ function isPath(file: string, name: string): boolean {
   return /[./]/.test(name) && `/${relative(root, file)}`.endsWith(`/${name.replace(/^\.?\//, "")}`);
 }
 
-/** Compares without case, and treats spaces, hyphens and the underscores of Rust's names alike. */
-function contains(text: string, part: string): boolean {
-  return patternOf(part)?.test(text) ?? false;
-}
-
-/** The pattern of titles that contain a name; undefined for an empty name. */
-export function patternOf(name: string): RegExp | undefined {
+/** The pattern of a name in any spelling: without case, and with spaces, hyphens or underscores. */
+function patternOf(name: string): RegExp | undefined {
   const words = (name.split("::").at(-1) ?? "").split(/[\s_-]+/);
   if (words.every((word) => word === "")) return undefined;
   return new RegExp(words.map((word) => RegExp.escape(word)).join("[\\s_-]+"), "i");

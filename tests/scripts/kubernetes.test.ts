@@ -3,7 +3,6 @@ import { execFileSync } from "node:child_process";
 import { cpSync, mkdtempSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { before, describe, it } from "node:test";
-import { usingCache } from "../../scripts/lib/cache.ts";
 import { root } from "../../scripts/lib/paths.ts";
 import { attempt, run } from "../../scripts/lib/process.ts";
 import { pythonWith } from "../../scripts/lib/python.ts";
@@ -58,7 +57,7 @@ describe("deploy/kubernetes", { skip: skipReason() }, () => {
     cpSync(join(root, "deploy", "weir.toml"), join(folder, "weir.toml"));
     manifest = join(folder, "manifest.yaml");
     writeFileSync(manifest, await run("kubectl", ["kustomize", folder]));
-    python = await usingCache(() => pythonWith("kubernetes-validate", "1.37.0", "the validator of Kubernetes files"));
+    python = await pythonWith("kubernetes-validate", "1.37.0", "the validator of Kubernetes files");
     const script = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
     const resources = JSON.parse(await run(python, ["-c", script, manifest])) as Resource[];
     deployments = resources.filter(({ kind }) => kind === "Deployment");

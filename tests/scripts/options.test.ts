@@ -13,7 +13,6 @@ async function fails(script: string, ...args: string[]): Promise<string> {
 
 describe("a mistyped word on the command line", () => {
   for (const [script, option] of Object.entries({
-    busy: "--times VALUE",
     chaos: "--minutes VALUE, --seed VALUE, --no-clocks",
     drills: "--quick, --from VALUE",
     fuzz: "--seconds VALUE",
@@ -29,7 +28,7 @@ describe("a mistyped word on the command line", () => {
   }
 
   it("gets a suggestion when an option has no value", async () => {
-    assert.match(await fails("busy", "--times"), /option '--times <value>' argument missing\n.*--times VALUE/);
+    assert.match(await fails("soak", "--minutes"), /option '--minutes <value>' argument missing\n.*--minutes VALUE/);
   });
 
   it("gets a suggestion from the parts of mutants", async () => {

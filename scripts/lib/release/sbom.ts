@@ -1,6 +1,5 @@
 import { readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { usingCache } from "../cache.ts";
 import { cargoInstalled } from "../cargo-tools.ts";
 import { packagesInPage } from "../page.ts";
 import { root } from "../paths.ts";
@@ -12,11 +11,7 @@ const crates = [
 ];
 
 /** Writes the components of the binary, the edge and the page, in CycloneDX's format. */
-export function writeBills(version: string, output: string): Promise<void> {
-  return usingCache(() => write(version, output));
-}
-
-async function write(version: string, output: string): Promise<void> {
+export async function writeBills(version: string, output: string): Promise<void> {
   const cyclonedx = await cargoInstalled({ crate: "cargo-cyclonedx", version: "0.5.9", bin: "cargo-cyclonedx" });
   // A bill has the time of the commit, so that the same sources produce the same bill.
   const seconds = (await run("git", ["log", "-1", "--format=%ct"])).trim();
