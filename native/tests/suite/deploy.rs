@@ -1,5 +1,6 @@
 //! The files in deploy/ and docs/ match the program.
 
+use crate::common::services_file::ServicesFile;
 use crate::common::skip;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -84,11 +85,9 @@ fn the_periodic_example_in_the_services_file_is_accepted() {
         .lines()
         .map(|line| line.trim_start_matches("# ").to_owned() + "\n")
         .collect();
-    let file = std::env::temp_dir().join(format!("weir-periodic-{}.toml", std::process::id()));
-    std::fs::write(&file, format!("{shipped}\n[[periodic]]\n{example}")).unwrap();
-    let settings = Settings::read(&self::example(), &file);
-    std::fs::remove_file(&file).unwrap();
-    assert_eq!(settings.unwrap().periodic.len(), 1);
+    let file = ServicesFile::new(&format!("{shipped}\n[[periodic]]\n{example}"));
+    let settings = Settings::read(&self::example(), file.path()).unwrap();
+    assert_eq!(settings.periodic.len(), 1);
 }
 
 #[test]

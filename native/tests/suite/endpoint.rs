@@ -1,11 +1,11 @@
 //! The handler `http` and a service's own retry policy, against a real HTTP server.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::fleet::Maintenance;
+use crate::common::services_file::service;
 use crate::common::{Weir, Who};
 use axum::Router;
 use axum::extract::State;
@@ -13,7 +13,6 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::{Value, json};
-use uuid::Uuid;
 use weir::work::Working;
 
 struct Call {
@@ -83,7 +82,6 @@ struct Stage {
     maintenance: Maintenance,
     calls: Calls,
     who: Who,
-    file: PathBuf,
 }
 
 impl Stage {
@@ -100,15 +98,11 @@ impl Stage {
 
     /// The same with an existing endpoint.
     async fn at(address: std::net::SocketAddr, calls: Calls) -> Self {
-        let file = std::env::temp_dir().join(format!("weir-{}.toml", Uuid::new_v4()));
-        let service = format!(
-            "[[service]]\nname = 'remote'\nevent_type = 'specview'\nkind = 'test:remote'\nworkers = 'REMOTE'\n\
-             priority_workers = 2\ndefault_workers = 2\nscheduled_workers = 1\ntimeout = '60s'\nmax_attempts = 3\n\
-             retry = {{ base = '100ms', factor = 4 }}\n\
-             handler = {{ type = 'http', url = 'http://{address}/work', private = true, amount = 5 }}\n"
+        let handler = format!(
+            "timeout = '60s'\nmax_attempts = 3\nretry = {{ base = '100ms', factor = 4 }}\n\
+             handler = {{ type = 'http', url = 'http://{address}/work', private = true, amount = 5 }}"
         );
-        std::fs::write(&file, service).unwrap();
-        let weir = Weir::with(&[("WEIR_CONFIG", file.to_str().unwrap())]).await;
+        let weir = Weir::serving(&service("remote", "specview", &handler), &[]).await;
         let working = weir.work().await;
         let who = Who::User(weir.user("free").await);
         Self {
@@ -117,7 +111,6 @@ impl Stage {
             working,
             calls,
             who,
-            file,
         }
     }
 
@@ -144,7 +137,6 @@ impl Stage {
         self.working.stop().await;
         self.maintenance.end().await;
         self.weir.end().await;
-        std::fs::remove_file(self.file).unwrap();
     }
 }
 

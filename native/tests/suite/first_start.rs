@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use crate::common::Weir;
+use crate::common::services_file::ServicesFile;
 
 /// Runs `weir` with only these environment variables, and returns its error message.
 fn refused(arguments: &[&str], variables: &[(&str, &str)]) -> String {
@@ -21,16 +22,12 @@ fn refused(arguments: &[&str], variables: &[(&str, &str)]) -> String {
 
 /// The error message for a services file with these contents.
 fn refused_file(text: &str) -> String {
-    let file = std::env::temp_dir().join(format!("weir-{}.toml", uuid::Uuid::new_v4()));
-    std::fs::write(&file, text).unwrap();
-    let name = file.to_str().unwrap();
+    let file = ServicesFile::new(text);
     let variables = [
         ("DATABASE_URL", "postgres://weir@127.0.0.1/weir"),
-        ("WEIR_CONFIG", name),
+        ("WEIR_CONFIG", file.name()),
     ];
-    let printed = refused(&["status"], &variables).replace(name, "weir.toml");
-    std::fs::remove_file(&file).unwrap();
-    printed
+    refused(&["status"], &variables).replace(file.name(), "weir.toml")
 }
 
 #[test]

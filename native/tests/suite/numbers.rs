@@ -1,13 +1,11 @@
 //! Numbers in arguments and outputs keep their digits, as far as PostgreSQL keeps them.
 
-use std::path::PathBuf;
-
+use crate::common::services_file::service;
 use crate::common::{Answer, Weir, Who};
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::post;
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 /// Digits that a double would lose, and PostgreSQL's form of them.
 const WRITTEN: &str =
@@ -24,7 +22,6 @@ struct Echo {
     weir: Weir,
     who: Who,
     subject: String,
-    file: PathBuf,
 }
 
 impl Echo {
@@ -33,13 +30,12 @@ impl Echo {
         let address = listener.local_addr().unwrap();
         let router = Router::new().route("/", post(async |body: String| body));
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        let file = std::env::temp_dir().join(format!("weir-{}.toml", Uuid::new_v4()));
         let service = |name: &str, unique_by: &str, handler: &str| {
-            format!(
-                "[[service]]\nname = '{name}'\nevent_type = 'specview'\nkind = 'test:{name}'\nworkers = '{}'\n\
-                 priority_workers = 2\ndefault_workers = 2\nscheduled_workers = 1\ntimeout = '60s'\n\
-                 max_attempts = 1\nunique_by = [{unique_by}]\nhandler = {{ {handler}, amount = 1 }}\n",
-                name.to_uppercase()
+            let more = format!("unique_by = [{unique_by}]\nhandler = {{ {handler}, amount = 1 }}");
+            service(
+                name,
+                "specview",
+                &format!("timeout = '60s'\nmax_attempts = 1\n{more}"),
             )
         };
         let services = [
@@ -56,14 +52,12 @@ impl Echo {
             ),
             service("folding", "'n'", "type = 'exec', command = ['cat']"),
         ];
-        std::fs::write(&file, services.concat()).unwrap();
-        let weir = Weir::with(&[("WEIR_CONFIG", file.to_str().unwrap())]).await;
+        let weir = Weir::serving(&services.concat(), &[]).await;
         let user = weir.user("enterprise").await;
         Self {
             weir,
             who: Who::User(user),
             subject: user.to_string(),
-            file,
         }
     }
 
@@ -84,7 +78,6 @@ impl Echo {
 
     async fn end(self) {
         self.weir.end().await;
-        std::fs::remove_file(self.file).unwrap();
     }
 }
 

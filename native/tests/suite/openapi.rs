@@ -783,10 +783,8 @@ async fn the_shared_queue_runs_without_admission_in_development_only() {
 
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
     let read = |file: &str| std::fs::read_to_string(format!("{folder}/{file}")).unwrap();
-    let config = std::env::temp_dir().join(format!("weir-{run}.toml"));
-    std::fs::write(&config, read("weir.toml") + &read("scripts/lib/demo.toml")).unwrap();
-    let development = ("WEIR_ENV", "development");
-    let weir = Weir::with(&[development, ("WEIR_CONFIG", config.to_str().unwrap())]).await;
+    let services = read("weir.toml") + &read("scripts/lib/demo.toml");
+    let weir = Weir::serving(&services, &[("WEIR_ENV", "development")]).await;
     let mut described = Described::of(&weir).await;
     let working = weir.work().await;
     let submitted = weir.post(route, who, &wanted).await;
@@ -827,14 +825,13 @@ async fn the_shared_queue_runs_without_admission_in_development_only() {
     working.stop().await;
     weir.end().await;
 
-    let weir = Weir::with(&[development]).await;
+    let weir = Weir::with(&[("WEIR_ENV", "development")]).await;
     let mut described = Described::of(&weir).await;
     let absent = weir.post(route, who, &wanted).await;
     assert_eq!(absent.status, 404, "the shipped catalogue has no service for it");
     described.check(route, "POST", &absent);
     described.check(route, "GET", &weir.get(&list, who).await);
     weir.end().await;
-    std::fs::remove_file(&config).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

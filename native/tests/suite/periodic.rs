@@ -1,6 +1,7 @@
 //! Periodic jobs are enqueued once per tick, with any number of schedulers.
 
 use crate::common::Weir;
+use crate::common::services_file::ServicesFile;
 use weir::config::Settings;
 use weir::work::{Role, Working};
 
@@ -164,19 +165,17 @@ async fn a_clock_that_was_ahead_does_not_end_a_periodic_job() {
 
 #[test]
 fn errors_in_periodic_jobs_are_listed() {
-    let file = std::env::temp_dir().join(format!("weir-{}.toml", uuid::Uuid::new_v4()));
     let services =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/periodic.toml")).unwrap();
     let wrong = "\n[[periodic]]\nid = 'a'\nservice = 'swep'\nevery = '1h'\n\
                  [[periodic]]\nid = 'a'\nservice = 'sweep'\nschedule = 'at noon'\n\
                  [[periodic]]\nid = 'b'\nservice = 'sweep'\nevery = '10ms'\nargs = { user_id = 'x' }\n";
-    std::fs::write(&file, services + wrong).unwrap();
+    let file = ServicesFile::new(&(services + wrong));
     let variables = [(
         "DATABASE_URL".to_owned(),
         "postgres://weir@127.0.0.1/weir".to_owned(),
     )];
-    let error = Settings::read(&variables.into(), &file).unwrap_err();
-    std::fs::remove_file(&file).unwrap();
+    let error = Settings::read(&variables.into(), file.path()).unwrap_err();
     let text = error.to_string();
     for fault in [
         "unknown service \"swep\"",

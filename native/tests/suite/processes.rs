@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::process::{KilledOnDrop, Process, command, free_port};
 use crate::common::proxy::{Cut, Proxy};
+use crate::common::services_file::service;
 use crate::common::skip::skip;
 use crate::common::{EDGE_SECRET, GO_TESTS, Weir, Who, files};
 use axum::Router;
@@ -465,17 +466,13 @@ fn processes() -> Vec<(u32, String, u32)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn programs_end_with_a_killed_worker() {
     let mark = uuid::Uuid::new_v4();
-    let file = std::env::temp_dir().join(format!("weir-{mark}.toml"));
     // A child in another session, and one without the environment.
     let script =
         format!("(setsid sh -c \"sleep 60; : {mark}\" &); env -i sh -c \"sleep 60; : {mark}\"; : {mark}");
-    let service = format!(
-        "[[service]]\nname = 'long'\nevent_type = 'analysis'\nkind = 'test:long'\nworkers = 'LONG'\n\
-         priority_workers = 2\ndefault_workers = 2\nscheduled_workers = 1\ntimeout = '5m'\nmax_attempts = 1\n\
-         handler = {{ type = 'exec', command = ['sh', '-c', '{script}'], amount = 1 }}\n"
+    let handler = format!(
+        "timeout = '5m'\nmax_attempts = 1\nhandler = {{ type = 'exec', command = ['sh', '-c', '{script}'], amount = 1 }}"
     );
-    std::fs::write(&file, service).unwrap();
-    let weir = Weir::with(&[("WEIR_CONFIG", file.to_str().unwrap())]).await;
+    let weir = Weir::serving(&service("long", "analysis", &handler), &[]).await;
     let running = || {
         let all = std::fs::read_dir("/proc").unwrap().flatten();
         let lines = all.filter_map(|process| std::fs::read_to_string(process.path().join("cmdline")).ok());
@@ -503,7 +500,6 @@ async fn programs_end_with_a_killed_worker() {
         "{:?}",
         killed.elapsed()
     );
-    std::fs::remove_file(file).unwrap();
     weir.abandon().await;
 }
 
@@ -517,14 +513,9 @@ async fn as_the_first_process_weir_reaps_orphans() {
     if !possible.is_ok_and(|output| output.status.success()) {
         return skip("unshare cannot make a process namespace here");
     }
-    let file = std::env::temp_dir().join(format!("weir-{}.toml", uuid::Uuid::new_v4()));
-    let service = "[[service]]\nname = 'leaving'\nevent_type = 'analysis'\nkind = 'test:leaving'\n\
-                   workers = 'LEAVING'\npriority_workers = 2\ndefault_workers = 2\nscheduled_workers = 1\n\
-                   timeout = '30s'\nmax_attempts = 1\n\
-                   handler = { type = 'exec', command = ['sh', '-c', '(setsid sleep 0.3 &); echo {}'], amount = 1 }\n";
-    std::fs::write(&file, service).unwrap();
-    let config = file.to_str().unwrap();
-    let weir = Weir::with(&[("WEIR_CONFIG", config)]).await;
+    let handler = "timeout = '30s'\nmax_attempts = 1\n\
+                   handler = { type = 'exec', command = ['sh', '-c', '(setsid sleep 0.3 &); echo {}'], amount = 1 }";
+    let weir = Weir::serving(&service("leaving", "analysis", handler), &[]).await;
     let who = Who::User(weir.user("enterprise").await);
     let plain = command(&weir, &["up"]);
     let port = free_port().to_string();
@@ -560,7 +551,6 @@ async fn as_the_first_process_weir_reaps_orphans() {
         .until("it to stop", async || outer.0.try_wait().unwrap())
         .await;
     assert_eq!(status.code(), Some(0));
-    std::fs::remove_file(file).unwrap();
     weir.end().await;
 }
 

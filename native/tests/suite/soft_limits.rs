@@ -1,9 +1,8 @@
 //! Soft limits: jobs above the limit are accepted up to the ceiling, after grants, and the overage is reported
 //! everywhere.
 
-use std::path::PathBuf;
-
 use crate::common::process::command;
+use crate::common::services_file::ServicesFile;
 use crate::common::{Answer, GO_TESTS, Weir, Who, files};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -13,35 +12,15 @@ use weir_ledger::settlement::{Ended, Success};
 use weir_policy::span::Span;
 
 /// The shipped services file with another limit of the free plan, in a separate file.
-struct Shop(PathBuf);
-
-impl Shop {
-    fn new(limit: &str) -> Self {
-        let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../weir.toml");
-        let shipped = std::fs::read_to_string(shipped).unwrap();
-        let changed = shipped.replace(
-            "limits = { specview = 5000, analysis = 50 }",
-            &format!("limits = {{ specview = 5000, analysis = {limit} }}"),
-        );
-        assert_ne!(shipped, changed);
-        let file = std::env::temp_dir().join(format!("weir-{}.toml", Uuid::new_v4().simple()));
-        std::fs::write(&file, changed).unwrap();
-        Self(file)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-
-    async fn open(&self) -> Weir {
-        Weir::with(&[("WEIR_CONFIG", self.path())]).await
-    }
-}
-
-impl Drop for Shop {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+fn shop(limit: &str) -> String {
+    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../weir.toml");
+    let shipped = std::fs::read_to_string(shipped).unwrap();
+    let changed = shipped.replace(
+        "limits = { specview = 5000, analysis = 50 }",
+        &format!("limits = {{ specview = 5000, analysis = {limit} }}"),
+    );
+    assert_ne!(shipped, changed);
+    changed
 }
 
 async fn submit(weir: &Weir, user: Uuid) -> Answer {
@@ -69,8 +48,7 @@ async fn user_of(weir: &Weir, user: Uuid) -> User {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn beyond_the_limit_grants_pay_first_and_overage_ends_at_the_ceiling() {
-    let shop = Shop::new("{ limit = 50, ceiling = 60 }");
-    let weir = shop.open().await;
+    let weir = Weir::serving(&shop("{ limit = 50, ceiling = 60 }"), &[]).await;
     let user = weir.user("free").await;
     weir.use_up(user, "analysis", 45).await;
     let wanted = NewGrant {
@@ -178,8 +156,7 @@ async fn beyond_the_limit_grants_pay_first_and_overage_ends_at_the_ceiling() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_soft_day_limit_does_not_count_as_monthly_overage() {
-    let shop = Shop::new("{ month = 50, day = { limit = 2, ceiling = 4 } }");
-    let weir = shop.open().await;
+    let weir = Weir::serving(&shop("{ month = 50, day = { limit = 2, ceiling = 4 } }"), &[]).await;
     let user = weir.user("free").await;
     let mut jobs = Vec::new();
     for _ in 0..4 {
@@ -203,8 +180,7 @@ async fn a_soft_day_limit_does_not_count_as_monthly_overage() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn extend_stops_at_the_ceiling_and_overrides_are_hard() {
-    let shop = Shop::new("{ limit = 50, ceiling = 60 }");
-    let weir = shop.open().await;
+    let weir = Weir::serving(&shop("{ limit = 50, ceiling = 60 }"), &[]).await;
     let user = weir.user("free").await;
     weir.use_up(user, "analysis", 45).await;
     let answer = submit(&weir, user).await;
@@ -256,9 +232,9 @@ async fn extend_stops_at_the_ceiling_and_overrides_are_hard() {
 #[tokio::test(flavor = "multi_thread")]
 async fn soft_limits_come_from_the_services_file_and_are_validated() {
     let weir = Weir::new().await;
-    let message = |shop: &Shop, arguments: &[&str]| {
+    let message = |shop: &str, arguments: &[&str]| {
         let output = command(&weir, arguments)
-            .env("WEIR_CONFIG", shop.path())
+            .env("WEIR_CONFIG", ServicesFile::new(shop).name())
             .output()
             .unwrap();
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
@@ -272,10 +248,10 @@ async fn soft_limits_come_from_the_services_file_and_are_validated() {
             "999999999999999",
         ),
     ] {
-        let message = message(&Shop::new(limit), &["plans"]);
+        let message = message(&shop(limit), &["plans"]);
         assert!(message.contains(expected), "{limit}: {message}");
     }
-    let shop = Shop::new("{ month = { limit = 50, ceiling = 60 }, hour = 20 }");
+    let shop = shop("{ month = { limit = 50, ceiling = 60 }, hour = 20 }");
     let migrated = message(&shop, &["migrate"]);
     assert!(
         migrated.contains("plan free: analysis per month 50 -> 50 up to 60"),

@@ -1,7 +1,6 @@
 //! An endpoint that answers later, and a Weir with this endpoint as its only service.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -13,9 +12,9 @@ use axum::routing::post;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 use weir::work::Working;
 
+use super::services_file::service;
 use super::{Answer, Weir, Who};
 
 pub const SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
@@ -67,7 +66,6 @@ pub struct Stage {
     pub weir: Weir,
     rounds: CancellationToken,
     endpoint: Arc<Endpoint>,
-    file: PathBuf,
 }
 
 impl Stage {
@@ -83,24 +81,17 @@ impl Stage {
             .route("/work", post(answer))
             .with_state(Arc::clone(&endpoint));
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        let file = std::env::temp_dir().join(format!("weir-{}.toml", Uuid::new_v4()));
-        let service = format!(
-            "[[service]]\nname = 'remote'\nevent_type = 'specview'\nkind = 'test:remote'\nworkers = 'REMOTE'\n\
-             priority_workers = 1\ndefault_workers = 1\nscheduled_workers = 1\ntimeout = '{timeout}'\nmax_attempts = 2\n\
-             retry = {{ base = '100ms', factor = 1 }}\n\
-             handler = {{ type = 'http', url = 'http://{address}/work', private = true, amount = 5 }}\n"
+        let handler = format!(
+            "timeout = '{timeout}'\nmax_attempts = 2\nretry = {{ base = '100ms', factor = 1 }}\n\
+             handler = {{ type = 'http', url = 'http://{address}/work', private = true, amount = 5 }}"
         );
-        std::fs::write(&file, service).unwrap();
-        let mut variables = vec![
-            ("WEIR_CONFIG", file.to_str().unwrap()),
-            ("HANDLER_SECRET", SECRET),
-        ];
-        variables.extend(more);
+        // One worker, so that an outstanding job could block it.
+        let services = service("remote", "specview", &handler).replace("_workers = 2", "_workers = 1");
+        let variables = [&[("HANDLER_SECRET", SECRET)], more].concat();
         Self {
-            weir: Weir::with(&variables).await,
+            weir: Weir::serving(&services, &variables).await,
             rounds: CancellationToken::new(),
             endpoint,
-            file,
         }
     }
 
@@ -210,6 +201,5 @@ impl Stage {
     pub async fn end(self) {
         self.rounds.cancel();
         self.weir.end().await;
-        std::fs::remove_file(self.file).unwrap();
     }
 }

@@ -12,6 +12,7 @@ pub mod receiver;
 pub mod river_worker;
 pub mod sample;
 pub mod server;
+pub mod services_file;
 pub mod skip;
 pub mod submissions;
 mod template;
@@ -40,6 +41,7 @@ use weir_policy::assertion::{self, AssertionKey, Caller};
 use weir_policy::subject::Identity;
 
 use sample::with_samples;
+use services_file::ServicesFile;
 
 /// The plans of the shipped catalogue.
 pub const PLANS: [&str; 4] = ["free", "pro", "pro_plus", "enterprise"];
@@ -65,6 +67,8 @@ pub struct Weir {
     server: tokio_postgres::Config,
     name: String,
     variables: Variables,
+    /// The services file of this test alone.
+    services: Option<ServicesFile>,
     /// The tokens of anonymous jobs, by submitter.
     tokens: Mutex<HashMap<(&'static str, i64), String>>,
 }
@@ -104,6 +108,14 @@ impl Weir {
             }
         };
         weir.with_catalogue().await
+    }
+
+    /// A Weir with these services.
+    pub async fn serving(services: &str, more: &[(&str, &str)]) -> Self {
+        let file = ServicesFile::new(services);
+        let mut weir = Self::with(&[&[("WEIR_CONFIG", file.name())], more].concat()).await;
+        weir.services = Some(file);
+        weir
     }
 
     /// Applies the catalogue of the settings, as `weir migrate` does.
@@ -168,6 +180,7 @@ impl Weir {
             server,
             name,
             variables,
+            services: None,
             tokens: Mutex::default(),
         }
     }
