@@ -6,8 +6,8 @@
 -- returns a value and contains a subquery.
 -- Cost: one look-up by key.
 -- Callers: weir_extend; ledger/src/audit/sql/i2_running.sql, ledger/src/audit/sql/i5_unanswered.sql,
--- ledger/src/audit/sql/i5_unheld.sql, ledger/src/control/sql/cancel_waiting.sql, ledger/src/read/sql/may_run.sql,
--- ledger/src/read/sql/job_details.sql, ledger/src/read/sql/job_view.sql, ledger/src/reconciliation/sql/cancel_abandoned.sql.
+-- ledger/src/audit/sql/i5_unheld.sql, ledger/src/control/sql/cancel_waiting.sql, ledger/src/read/sql/job_details.sql,
+-- ledger/src/read/sql/job_view.sql, ledger/src/reconciliation/sql/cancel_abandoned.sql.
 CREATE OR REPLACE FUNCTION outstanding_answers(job bigint, attempt smallint, attempted_by text[])
 RETURNS TABLE (deadline_at timestamptz)
 LANGUAGE sql STABLE ROWS 1 AS $$
