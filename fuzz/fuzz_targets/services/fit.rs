@@ -25,7 +25,7 @@ pub fn check(settings: &Settings) {
             settings
                 .catalogue
                 .meters
-                .contains_key(service.event_type.as_str())
+                .contains_key(service.meter.as_str())
         );
     }
     let ids: BTreeSet<&str> = settings.periodic.iter().map(|one| one.id.as_str()).collect();
