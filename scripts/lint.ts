@@ -6,7 +6,8 @@ import { cargoEnvironment, requireCargo } from "./lib/cargo.ts";
 import { cargoInstalled } from "./lib/cargo-tools.ts";
 import { Failure } from "./lib/failure.ts";
 import { onExit, runMain } from "./lib/lifecycle.ts";
-import { deadLinks, filesIn, unknownPaths } from "./lib/links.ts";
+import { deadLinks, filesIn } from "./lib/links.ts";
+import { unknownNames } from "./lib/named.ts";
 import { options } from "./lib/options.ts";
 import { nodeBin, root } from "./lib/paths.ts";
 import { exitCodeOf, run, stopGroup } from "./lib/process.ts";
@@ -44,10 +45,10 @@ const checks: Record<string, Check> = {
     },
   },
   links: {
-    remedy: "correct the links and paths above",
+    remedy: "correct the links and names above",
     run: async () => {
       const pages = filesIn(root, ".md");
-      const faults = [...(await deadLinks(root, pages)), ...unknownPaths(root, pages)];
+      const faults = [...(await deadLinks(root, pages)), ...unknownNames(root, pages)];
       for (const fault of faults) show(fault);
       return faults.length;
     },

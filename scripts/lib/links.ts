@@ -1,5 +1,4 @@
-import { existsSync, globSync, readFileSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { globSync } from "node:fs";
 import { LinkChecker } from "linkinator";
 import { anyFree, host } from "./ports.ts";
 
@@ -27,24 +26,4 @@ export async function deadLinks(root: string, files: string[]): Promise<string[]
     linksToSkip: async (link) => !own.some((start) => link.startsWith(start)),
   });
   return links.filter(({ state }) => state === "BROKEN").map(({ url, parent }) => `${parent} links to ${url}`);
-}
-
-/** The paths in code spans of Markdown whose first folder exists, but which do not, and names of `npm run`. */
-export function unknownPaths(root: string, files: string[]): string[] {
-  const { scripts } = JSON.parse(readFileSync(join(root, "package.json"), "utf8")) as { scripts: object };
-  return files.flatMap((file) => {
-    if (file === "CHANGELOG.md" || file.startsWith("docs/adr/")) return [];
-    const text = readFileSync(join(root, file), "utf8").replaceAll(/^ *```.*?^ *```/gms, "");
-    const paths = [...text.matchAll(/`(\w[\w.-]*\/[\w./-]*\w)`/g)].map(([, path = ""]) => path);
-    const bases = [root, join(root, dirname(file))];
-    const gone = paths.filter((path) => {
-      const folder = bases.filter((base) => existsSync(join(base, path.split("/")[0] ?? "")));
-      // Versions and names to fill in are examples.
-      if (/\d\.\d|__name/.test(path)) return false;
-      return folder.length > 0 && !bases.some((base) => existsSync(join(base, path)));
-    });
-    const named = [...text.matchAll(/npm run (?:-s )?([a-z][\w:-]*)/g)].map(([, name = ""]) => name);
-    const missing = named.filter((name) => !(name in scripts)).map((name) => `npm run ${name}`);
-    return [...gone, ...missing].map((name) => `${file} names what does not exist: ${name}`);
-  });
 }

@@ -3,7 +3,8 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
-import { deadLinks, filesIn, unknownPaths } from "../../scripts/lib/links.ts";
+import { deadLinks, filesIn } from "../../scripts/lib/links.ts";
+import { unknownNames } from "../../scripts/lib/named.ts";
 
 it("finds every broken link to a page, anchor, image or folder", async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "weir-links-"));
@@ -37,19 +38,24 @@ it("finds every broken link to a page, anchor, image or folder", async (t) => {
   ]);
 });
 
-it("finds paths and scripts in Markdown that the repository does not have", (t) => {
-  const folder = mkdtempSync(join(tmpdir(), "weir-paths-"));
+it("finds names in Markdown that the repository does not have", (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "weir-names-"));
   t.after(() => rmSync(folder, { recursive: true }));
-  mkdirSync(join(folder, "src"));
-  writeFileSync(join(folder, "src", "work.rs"), "");
-  writeFileSync(join(folder, "package.json"), '{ "scripts": { "docs": "" } }');
-  const [known, unknown] = [
-    ["src/work.rs", "elsewhere/gone.rs", "npm run docs"],
-    ["src/gone.rs", "npm run gone"],
-  ];
-  writeFileSync(join(folder, "page.md"), [...known, ...unknown].map((name) => `\`${name}\``).join("\n"));
+  const write = (file: string, text: string): void => {
+    mkdirSync(join(folder, file, ".."), { recursive: true });
+    writeFileSync(join(folder, file), text);
+  };
+  write("package.json", '{ "scripts": { "test": "" } }');
+  write("src/work.rs", "struct Parts; fn stop() { metric(weir_jobs) }");
+  write("docs/reference/commands.md", "## weir plan\n\nCommands:\n  set\n\n### weir plan set\n\nOptions:\n  --watch\n");
+  const known = ["src/work.rs", "work.rs", "Parts::stop", "weir plan set --watch", "weir_jobs", "npm run test"];
+  const unknown = ["src/gone.rs", "gone.rs", "Parts::run", "weir_gone_total", "WEIR_GONE", "npm run gone"];
+  write(
+    "page.md",
+    [...known, ...unknown, "weir plan gone", "weir plan set --gone"].map((name) => `\`${name}\``).join("\n"),
+  );
   assert.deepEqual(
-    unknownPaths(folder, ["page.md"]),
-    unknown.map((name) => `page.md names what does not exist: ${name}`),
+    unknownNames(folder, ["page.md"]).map((line) => line.replace("page.md names what does not exist: ", "")),
+    [...unknown, "weir plan gone", "weir plan set --gone"],
   );
 });

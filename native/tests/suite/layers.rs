@@ -22,7 +22,7 @@ const MODULES: [&str; 14] = [
     "cli",
 ];
 
-fn files_under(folder: &Path) -> Vec<PathBuf> {
+pub fn files_under(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path());

@@ -41,6 +41,7 @@ mod fairness;
 mod first_start;
 mod fit_server;
 mod fleet;
+mod function_headers;
 mod generated_requests;
 mod generators;
 mod go_drivers;
