@@ -111,7 +111,7 @@ pub(super) async fn fill_bare(
     within: Duration,
 ) -> Result<usize, BenchError> {
     let started = Instant::now();
-    let pool = stage.database.river_pool(2).await?;
+    let pool = stage.database.river_pool(2)?;
     let filler = Client::builder(pool.clone()).build()?;
     let mut count = 0;
     while count < jobs && (count < MIN_JOBS || started.elapsed() < within) {

@@ -206,8 +206,8 @@ pub(super) async fn with_literal(
     client.batch_execute(RESERVE).await?;
     stage.tidy().await?;
     let (pool, handlers) = (
-        stage.database.river_pool(10).await?,
-        stage.database.river_pool(CONNECTIONS).await?,
+        stage.database.river_pool(10)?,
+        stage.database.river_pool(CONNECTIONS)?,
     );
     let client = self::workers(pool.clone(), handlers.clone(), workers, count)?;
     let mut run = client.start()?;

@@ -294,7 +294,7 @@ pub(crate) async fn reserve(settings: &Settings, effort: Effort) -> Result<Repor
     lines.push(Line::at_least(name, value, baseline, "1/s", 4.0));
     drop(theirs);
 
-    let pool = stage.database.river_pool(CALLERS as u32).await?;
+    let pool = stage.database.river_pool(CALLERS as u32)?;
     let bare = riverqueue::Client::builder(pool.clone()).build()?;
     let mut theirs: Vec<Box<dyn Caller>> = (0..CALLERS)
         .map(|_| Box::new(Bare(bare.clone())) as Box<dyn Caller>)

@@ -187,7 +187,7 @@ pub(super) async fn bare_workers(
     workers: u32,
     count: &Count,
 ) -> Result<BareWorkers, BenchError> {
-    let pool = stage.database.river_pool(10).await?;
+    let pool = stage.database.river_pool(10)?;
     let counting = count.clone();
     let mut registered = Workers::new();
     registered.add_fn::<BareArgs, _, _, _>(move |_: WorkContext, _: Job<BareArgs>| {

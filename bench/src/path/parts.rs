@@ -43,10 +43,7 @@ pub(super) async fn workers(mut settings: Settings) -> Result<(), BenchError> {
 
 /// A route that inserts a job by River's client.
 pub(super) async fn bare_origin(settings: &Settings) -> Result<(), BenchError> {
-    let pool = settings
-        .database()?
-        .river_pool(super::load::CONNECTIONS as u32)
-        .await?;
+    let pool = settings.database()?.river_pool(super::load::CONNECTIONS as u32)?;
     let river = Client::builder(pool).build()?;
     let router = Router::new().route("/jobs", post(insert)).with_state(river);
     serve(settings, router).await
@@ -84,10 +81,7 @@ async fn insert(
 
 /// A route that reserves and inserts a job with the decisions taken literally, by River's client.
 pub(super) async fn literal_origin(settings: &Settings) -> Result<(), BenchError> {
-    let pool = settings
-        .database()?
-        .river_pool(super::load::CONNECTIONS as u32)
-        .await?;
+    let pool = settings.database()?.river_pool(super::load::CONNECTIONS as u32)?;
     let river = Client::builder(pool.clone()).build()?;
     let router = Router::new()
         .route("/jobs", post(reserve))
@@ -109,13 +103,8 @@ async fn reserve(
 /// River's client with the same number of workers, and handlers with the decisions taken literally.
 pub(super) async fn literal_workers(settings: &Settings) -> Result<(), BenchError> {
     let database = settings.database()?;
-    let handlers = database.river_pool(literal::CONNECTIONS).await?;
-    let client = literal::workers(
-        database.river_pool(10).await?,
-        handlers,
-        WORKERS,
-        &Count::default(),
-    )?;
+    let handlers = database.river_pool(literal::CONNECTIONS)?;
+    let client = literal::workers(database.river_pool(10)?, handlers, WORKERS, &Count::default())?;
     let mut run = client.start()?;
     run.wait().await?;
     Ok(())
@@ -127,7 +116,7 @@ pub(super) async fn bare_workers(settings: &Settings) -> Result<(), BenchError> 
     workers.add_fn::<BareArgs, _, _, _>(async |_: WorkContext, _: Job<BareArgs>| {
         Ok::<_, Infallible>(WorkOutcome::Complete)
     })?;
-    let client = Client::builder(settings.database()?.river_pool(10).await?)
+    let client = Client::builder(settings.database()?.river_pool(10)?)
         .workers(workers)
         .fetch_cooldown(FETCH_COOLDOWN)
         .queue("analysis_default", QueueConfig::new(WORKERS as usize))

@@ -16,17 +16,15 @@ use super::notifier::Notifier;
 use super::parameters::{Host, KEEPALIVE_IDLE, Server, Session, TCP_USER_TIMEOUT, Target};
 use super::prepared::PreparedClient;
 use super::recent_commits::RecentCommits;
+use super::relay::Relay;
 use super::schemas::Schemas;
 use super::settings::{self, Settings};
-use super::tls::{MakeTls, Roots, SslMode};
+use super::tls::{MakeTls, SslMode};
 
 type TlsStream = <MakeTls as MakeTlsConnect<Socket>>::Stream;
 
 /// The maximum time for a first statement and for a pool.
 pub(super) const CONNECT_TIMEOUT: Duration = super::parameters::CONNECT_TIMEOUT;
-
-/// How often River's pool looks for the server to use, if there are several.
-const FOLLOW_INTERVAL: Duration = Duration::from_secs(2);
 
 /// PgBouncer's error when a statement has waited for a session for as long as the setting of this name allows.
 const WAITED_TOO_LONG: &str = "query_wait_timeout";
@@ -60,6 +58,7 @@ pub struct Database {
     config: tokio_postgres::Config,
     tls: MakeTls,
     target: Arc<Target>,
+    for_river: Box<sqlx::postgres::PgConnectOptions>,
     schemas: Schemas,
     notifier: Arc<OnceLock<Notifier>>,
     pub(super) commits: RecentCommits,
@@ -88,16 +87,17 @@ impl Database {
         {
             target.password_from(&file);
         }
+        let mut for_river = for_river(&target)?;
         // Both drivers get the same user.
-        target
-            .user
-            .get_or_insert_with(|| sqlx::postgres::PgConnectOptions::new().get_username().to_owned());
+        let user = for_river.get_username().to_owned();
+        for_river = for_river.database(target.database.as_ref().unwrap_or(&user));
+        target.user.get_or_insert(user);
         target.application_name.get_or_insert_with(|| name.to_owned());
-        for_river(&target, target.servers.first())?;
         Ok(Self {
             tls: target.tls.make()?,
             config: for_tokio_postgres(&target, &target.servers),
             target: Arc::new(target),
+            for_river: Box::new(for_river),
             schemas: Schemas::default(),
             notifier: Arc::default(),
             commits: RecentCommits::default(),
@@ -142,6 +142,14 @@ impl Database {
             ),
             SslMode::VerifyCa | SslMode::VerifyFull => None,
         }
+    }
+
+    fn relay(&self) -> Result<Relay, DatabaseError> {
+        let singles = self.target.servers.iter().map(|server| {
+            let config = for_tokio_postgres(&self.target, std::slice::from_ref(server));
+            (server.clone(), config)
+        });
+        Relay::start(singles.collect(), self.tls.clone(), Arc::clone(&self.target))
     }
 
     /// Opens one plain connection, with the schemas of the tables.
@@ -425,8 +433,8 @@ impl Database {
     /// # Errors
     ///
     /// When the URL does not parse.
-    pub async fn river_pool(&self, size: u32) -> Result<sqlx::PgPool, DatabaseError> {
-        self.river_pool_set(size, &[]).await
+    pub fn river_pool(&self, size: u32) -> Result<sqlx::PgPool, DatabaseError> {
+        self.river_pool_set(size, &[])
     }
 
     /// River's pool for requests. Its statements wait for a locked row at most this long, so that requests for a locked
@@ -435,28 +443,30 @@ impl Database {
     /// # Errors
     ///
     /// As [`Self::river_pool`].
-    pub async fn river_pool_of_requests(
+    pub fn river_pool_of_requests(
         &self,
         size: u32,
         lock_timeout: Duration,
     ) -> Result<sqlx::PgPool, DatabaseError> {
         self.river_pool_set(size, &[("lock_timeout", &lock_millis(lock_timeout))])
-            .await
     }
 
-    async fn river_pool_set(&self, size: u32, settings: Settings<'_>) -> Result<sqlx::PgPool, DatabaseError> {
+    fn river_pool_set(&self, size: u32, settings: Settings<'_>) -> Result<sqlx::PgPool, DatabaseError> {
         let river_setup = settings
             .iter()
             .fold(self.schemas.river_setup(), |setup, (name, value)| {
                 format!("{setup} AND set_config('{name}', '{value}', false) IS NOT NULL")
             });
-        let has_several = self.target.servers.len() > 1;
-        let usable = if has_several {
-            self.server_to_use().await
+        let mut options = (*self.for_river).clone().application_name(&self.rivers_name());
+        let relay = if self.needs_relay() {
+            let relay = self.relay()?;
+            options = options
+                .socket(relay.folder())
+                .ssl_mode(sqlx::postgres::PgSslMode::Disable);
+            Some(relay)
         } else {
             None
         };
-        let options = for_river(&self.target, usable.or(self.target.servers.first()))?;
         let (pin, river_setup): (Arc<str>, Arc<str>) = (settings::pin().into(), river_setup.into());
         let pool = sqlx::postgres::PgPoolOptions::new()
             .max_connections(size)
@@ -476,37 +486,29 @@ impl Database {
                 })
             })
             .connect_lazy_with(options);
-        if has_several {
-            tokio::spawn(self.clone().follow(pool.clone()));
+        if let Some(relay) = relay {
+            relay.until(pool.close_event());
         }
         Ok(pool)
     }
 
-    /// Points River's pool at the server to use, until it is closed. River's driver knows one server.
-    async fn follow(self, pool: sqlx::PgPool) {
-        while tokio::time::timeout(FOLLOW_INTERVAL, pool.close_event())
-            .await
-            .is_err()
-        {
-            if let Some(server) = self.server_to_use().await
-                && let Ok(options) = for_river(&self.target, Some(server))
-            {
-                pool.set_connect_options(options);
-            }
-        }
+    /// The name of River's connections.
+    fn rivers_name(&self) -> String {
+        let name = self.target.application_name.as_deref().unwrap_or_default();
+        format!("{name}, River")
     }
 
-    /// The first server that answers, and accepts writes if the parameters require it.
-    async fn server_to_use(&self) -> Option<&Server> {
-        for server in &self.target.servers {
-            let config = for_tokio_postgres(&self.target, std::slice::from_ref(server));
-            let connected =
-                tokio::time::timeout(self.target.connect_timeout, config.connect(self.tls.clone()));
-            if let Ok(Ok(_)) = connected.await {
-                return Some(server);
-            }
-        }
-        None
+    /// Whether the parameters need features that River's driver lacks.
+    fn needs_relay(&self) -> bool {
+        let [Server { host, .. }] = self.target.servers.as_slice() else {
+            return true;
+        };
+        let needs_tls = match host {
+            Host::Tcp(_, Some(_)) => true,
+            Host::Tcp(_, None) => !self.target.tls.matches_sqlx(),
+            Host::Unix(_) => false,
+        };
+        needs_tls || self.target.session == Session::Writable
     }
 }
 
@@ -571,10 +573,7 @@ fn for_tokio_postgres(target: &Target, servers: &[Server]) -> tokio_postgres::Co
 }
 
 /// River's driver reads its options from a URL alone, and everything else from the environment.
-fn for_river(
-    target: &Target,
-    server: Option<&Server>,
-) -> Result<sqlx::postgres::PgConnectOptions, DatabaseError> {
+fn for_river(target: &Target) -> Result<sqlx::postgres::PgConnectOptions, DatabaseError> {
     let mut url =
         url::Url::parse("postgres://localhost/").map_err(|error| DatabaseError::Url(error.to_string()))?;
     if let Some(options) = &target.options {
@@ -590,31 +589,13 @@ fn for_river(
         )
         // PgBouncer refuses connections with this setting, and Weir does not read floats as text.
         .extra_float_digits(None);
-    let name = target.application_name.as_deref().unwrap_or_default();
-    options = options.application_name(&format!("{name}, River"));
     if let Some(user) = &target.user {
-        options = options
-            .username(user)
-            .database(target.database.as_ref().unwrap_or(user));
+        options = options.username(user);
     }
-    if let Roots::File(path) = &target.tls.roots {
-        options = options.ssl_root_cert(path);
-    }
-    if let Some((certificate, key)) = &target.tls.client {
-        options = options.ssl_client_cert(certificate).ssl_client_key(key);
-    }
-    if let Some(Server { host, port }) = server {
+    if let Some(Server { host, port }) = target.servers.first() {
         options = options.port(*port);
         options = match host {
-            Host::Tcp(_, Some(_)) if target.tls.mode == SslMode::VerifyFull => {
-                return Err(DatabaseError::Url(
-                    "hostaddr does not go with sslmode=verify-full, because River's driver would verify the address; leave \
-                     hostaddr out, and give the name its address in /etc/hosts"
-                        .to_owned(),
-                ));
-            }
-            Host::Tcp(_, Some(address)) => options.host(&address.to_string()),
-            Host::Tcp(name, None) => options.host(name),
+            Host::Tcp(name, _) => options.host(name),
             Host::Unix(folder) => options
                 .socket(folder)
                 .ssl_mode(sqlx::postgres::PgSslMode::Disable),

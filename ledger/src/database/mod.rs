@@ -8,6 +8,7 @@ mod notifier;
 mod parameters;
 mod prepared;
 mod recent_commits;
+mod relay;
 mod schemas;
 pub(crate) mod session;
 mod settings;

@@ -92,6 +92,11 @@ impl TlsOptions {
         }
     }
 
+    /// Whether SQLx behaves the same. It trusts the system's authorities in addition to those of a file.
+    pub(super) fn matches_sqlx(&self) -> bool {
+        self.client.is_none() && (self.roots == Roots::System || !self.mode.verifies())
+    }
+
     pub(super) fn make(&self) -> Result<MakeTls, DatabaseError> {
         let verifier = self.verifier()?;
         let config = ClientConfig::builder_with_provider(provider())

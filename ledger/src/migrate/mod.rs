@@ -211,7 +211,7 @@ async fn apply(
     // Inspect again, now that no other process can change the database.
     let found = &inspect(inspector, &found.schemas(), schema).await?;
     if found.plan(river).map_err(MigrateError::Refused)? {
-        let pool = database.clone().in_schemas(found.schemas()).river_pool(1).await?;
+        let pool = database.clone().in_schemas(found.schemas()).river_pool(1)?;
         let applied = PostgresMigrator::new(pool.clone()).migrate_up().await;
         pool.close().await;
         migrated.river.extend(applied?);

@@ -119,7 +119,7 @@ pub(super) async fn of(
         }
     }
     if applies_river {
-        let pool = database.river_pool(1).await?;
+        let pool = database.river_pool(1)?;
         let opts = MigrateOpts::default().with_dry_run(true);
         let steps = PostgresMigrator::new(pool.clone())
             .migrate(Direction::Up, opts)

@@ -92,10 +92,7 @@ async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, Serv
     let keys = context.settings.assertion_keys()?;
     let client = context.database.connect().await?;
     let holders = Holders::load(&client).await.map_err(DatabaseError::from)?;
-    let river = context
-        .database
-        .river_pool_of_requests(4, CANCEL_PATIENCE)
-        .await?;
+    let river = context.database.river_pool_of_requests(4, CANCEL_PATIENCE)?;
     let river = riverqueue::Client::builder(river)
         .build()
         .map_err(DatabaseError::from)?;

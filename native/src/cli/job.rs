@@ -173,7 +173,7 @@ async fn cancel(
     settings: &Settings,
     jobs: &[i64],
 ) -> Result<BTreeMap<&'static str, usize>, Box<dyn std::error::Error>> {
-    let pool = settings.database()?.river_pool(1).await?;
+    let pool = settings.database()?.river_pool(1)?;
     let river = riverqueue::Client::builder(pool).build()?;
     let (mut line, mut outcomes) = (ProgressLine::new(), BTreeMap::<_, usize>::new());
     for (index, job) in jobs.iter().enumerate() {

@@ -32,7 +32,7 @@ Example:
 impl Lane {
     pub(crate) async fn run(self, settings: &Settings) -> CommandResult {
         let client = connected(settings).await?;
-        let pool = settings.database()?.river_pool(1).await?;
+        let pool = settings.database()?.river_pool(1)?;
         let river = riverqueue::Client::builder(pool).build()?;
         let (queue, pauses) = match &self {
             Self::Pause { queue } => (queue, true),

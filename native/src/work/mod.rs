@@ -306,7 +306,7 @@ async fn lead(context: &Context, id: &str) -> Result<Option<(Client, RunHandle)>
     workers.add_fn::<NoJob, _, _, _>(async |_: WorkContext, _: Job<NoJob>| {
         Ok::<_, std::convert::Infallible>(WorkOutcome::Complete)
     })?;
-    let client = Client::builder(context.database.river_pool(4).await?)
+    let client = Client::builder(context.database.river_pool(4)?)
         .id(id)
         .workers(workers)
         .fetch_only_known_kinds(true)

@@ -278,7 +278,7 @@ async fn a_flood_of_another_river_client_costs_a_handful_of_refusals() {
     let weir = Weir::new().await;
     let clockwork = Clockwork::taking(1);
     let user_id = weir.user("free").await;
-    let river = weir.river().await;
+    let river = weir.river();
     let opts = riverqueue::InsertOpts::default().with_queue("analysis_default");
     let mut batch = riverqueue::InsertBatch::new();
     for n in 0..JOBS {
@@ -325,7 +325,7 @@ async fn a_plain_river_worker_keeps_weirs_limits() {
     submit(&weir, Who::User(user), 5).await;
     let (workers, running) = river_worker::counting::<Args>();
     // Only River, without Weir's middleware.
-    let client = Client::builder(weir.context.database.river_pool(4).await.unwrap())
+    let client = Client::builder(weir.context.database.river_pool(4).unwrap())
         .workers(workers)
         .queue("analysis_default", QueueConfig::new(10))
         .build()

@@ -263,7 +263,7 @@ async fn failed_jobs_retried_together_are_all_charged() {
     }
     weir.released(who, "specview").await;
     working.stop().await;
-    let pool = weir.context.database.river_pool(1).await.unwrap();
+    let pool = weir.context.database.river_pool(1).unwrap();
     let client = riverqueue::Client::builder(pool).build().unwrap();
     mended.0.set(()).unwrap();
     // As River UI does.

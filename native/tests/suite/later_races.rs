@@ -326,7 +326,7 @@ async fn a_job_restarted_by_hand_belongs_to_its_new_attempt() {
     let working = stage.work().await;
     let who = stage.user().await;
     let (job, first) = stage.answered_later(who).await;
-    stage.weir.river().await.jobs().retry(job).await.unwrap();
+    stage.weir.river().jobs().retry(job).await.unwrap();
     stage.started(job, 2).await;
     assert_eq!(
         stage.refused(&first, "heartbeat", &Value::Null, 409).await,

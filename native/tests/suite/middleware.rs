@@ -27,7 +27,7 @@ impl riverqueue::JobArgs for Render {
 }
 
 async fn insert(weir: &Weir, user: &str, count: usize, takes_ms: u64) {
-    let river = weir.river().await;
+    let river = weir.river();
     for number in 0..count {
         let args = json!({ "number": number, "user_id": user, "takes_ms": takes_ms });
         river.insert(Render(args)).await.unwrap();
@@ -60,7 +60,7 @@ async fn running(weir: &Weir, user: &str, count: usize) -> Vec<i64> {
     let mut ids = Vec::new();
     for _ in 0..count {
         let args = Render(json!({ "user_id": user }));
-        let id = weir.river().await.insert(args).await.unwrap().job.row.id;
+        let id = weir.river().insert(args).await.unwrap().job.row.id;
         weir.start_elsewhere(id).await;
         ids.push(id);
     }
@@ -251,7 +251,7 @@ async fn three_go_processes_never_exceed_the_plans_and_lose_no_job() {
         let cancel = "SELECT min(id) FROM river_job WHERE state = 'scheduled'";
         let cancelled: Option<i64> = client.query_one(cancel, &[]).await.unwrap().get(0);
         if let Some(cancelled) = cancelled {
-            weir.river().await.jobs().cancel(cancelled).await.unwrap();
+            weir.river().jobs().cancel(cancelled).await.unwrap();
         }
         weir.all_finished().await;
         stop.cancel();
@@ -309,7 +309,7 @@ async fn the_example_runs_one_job_of_a_free_user_at_a_time() {
 /// A client of `riverqueue` with the middleware. Returns the most jobs that ran at once.
 async fn work_in_rust(weir: &Weir, options: FairnessOptions, pool: sqlx::PgPool) -> usize {
     let (workers, running) = river_worker::counting::<Render>();
-    let client = Client::builder(weir.context.database.river_pool(6).await.unwrap())
+    let client = Client::builder(weir.context.database.river_pool(6).unwrap())
         .workers(workers)
         .work_middleware(FairnessMiddleware::new(pool, options))
         .queue("default", QueueConfig::new(10))
@@ -332,7 +332,7 @@ async fn rivers_client_for_rust_keeps_the_limit_and_may_fail_open() {
         jitter: Duration::from_millis(100),
         ..FairnessOptions::default()
     };
-    let pool = weir.context.database.river_pool(4).await.unwrap();
+    let pool = weir.context.database.river_pool(4).unwrap();
     let maintenance = Maintenance::of(&weir);
     let most = work_in_rust(&weir, options.clone(), pool.clone()).await;
     assert!((1..=3).contains(&most), "{most}");

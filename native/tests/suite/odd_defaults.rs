@@ -55,7 +55,7 @@ async fn everything_works_with_unusual_server_defaults() {
     }
     let rows = database.pool(1).query(PINNED, &[]).await.unwrap();
     assert_eq!(rows[0].get::<_, &str>(0), IN_SESSIONS, "a pool's");
-    let river = database.river_pool(1).await.unwrap();
+    let river = database.river_pool(1).unwrap();
     let pinned: String = sqlx::query_scalar(PINNED).fetch_one(&river).await.unwrap();
     assert_eq!(pinned, IN_SESSIONS, "River's");
     river.close().await;

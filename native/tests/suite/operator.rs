@@ -615,7 +615,7 @@ async fn a_job_rerun_by_an_operator_is_charged_once() {
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
     assert_eq!(weir.finished(id, who).await["charged"], 1);
     // As River UI does.
-    weir.river().await.jobs().retry(id).await.unwrap();
+    weir.river().jobs().retry(id).await.unwrap();
     weir.until("the second run", async || {
         let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
         (job["attempt"] == 2 && job["status"] == "completed").then_some(())

@@ -139,7 +139,7 @@ async fn a_lane_paused_through_river_does_not_start_jobs_until_resumed() {
     let counting = Arc::new(Counting::default());
     let user = weir.user("free").await;
     let up = Up::start(&weir, &counting).await;
-    let river = weir.river().await;
+    let river = weir.river();
     river.queues().pause("analysis_default").await.unwrap();
     for _ in 0..3 {
         weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
@@ -170,7 +170,7 @@ async fn a_parked_job_cancelled_through_river_releases_its_reservation() {
     for _ in 0..3 {
         ids.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
     }
-    let river = weir.river().await;
+    let river = weir.river();
     river.jobs().cancel(ids[1]).await.unwrap();
     weir.reconcile().await;
     assert_eq!(weir.quota(who, "analysis").await["reserved"], 2);

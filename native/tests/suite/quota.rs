@@ -305,7 +305,7 @@ async fn weirs_job_rows_equal_those_of_river() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     reserver(&weir).submit(submission(user, 1)).await.unwrap();
-    let pool = weir.context.database.river_pool(1).await.unwrap();
+    let pool = weir.context.database.river_pool(1).unwrap();
     let river = riverqueue::Client::builder(pool).build().unwrap();
 
     #[derive(serde::Serialize, serde::Deserialize)]

@@ -119,12 +119,7 @@ async fn two_weirs_in_one_database_are_independent() {
     assert_eq!(one.finished(first, who).await["status"], "cancelled");
     one.running(second, who).await;
     assert_eq!(up_two.gate.running(), BTreeSet::from([first]));
-    one.river()
-        .await
-        .queues()
-        .pause("analysis_default")
-        .await
-        .unwrap();
+    one.river().queues().pause("analysis_default").await.unwrap();
     up_two.gate.open();
     assert_eq!(two.finished(first, who).await["status"], "completed");
     assert_eq!(two.finished(second, who).await["status"], "completed");
@@ -141,12 +136,7 @@ async fn two_weirs_in_one_database_are_independent() {
     // Each reconciles: jobs that end elsewhere are settled in both.
     let other = two.analyse(who, "b_test.go", GO_TESTS).await;
     two.finished(other, who).await;
-    two.river()
-        .await
-        .queues()
-        .pause("analysis_default")
-        .await
-        .unwrap();
+    two.river().queues().pause("analysis_default").await.unwrap();
     let waiting = two.analyse(who, "c_test.go", GO_TESTS).await;
     for (weir, id) in [(&one, paused), (&two, waiting)] {
         assert_eq!(weir.quota(who, "analysis").await["reserved"], 1);

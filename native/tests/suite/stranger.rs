@@ -228,7 +228,7 @@ async fn a_role_without_rights_cannot_cancel_deliveries() {
         .unwrap();
     let (id, last): (i64, i64) = (rows[0].get(0), rows[1].get(0));
     stranger.forge_cancel(id).await;
-    weir.river().await.jobs().cancel(last).await.unwrap();
+    weir.river().jobs().cancel(last).await.unwrap();
     let state = async |id: i64| -> String {
         let sql = "SELECT state::text FROM river_job WHERE id = $1";
         weir.client().await.query_one(sql, &[&id]).await.unwrap().get(0)

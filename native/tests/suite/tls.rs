@@ -68,7 +68,7 @@ impl Impostor {
         );
         let database = Database::at(&url).unwrap();
         assert!(database.connect().await.is_err());
-        let pool = database.river_pool(1).await.unwrap();
+        let pool = database.river_pool(1).unwrap();
         let river = tokio::time::timeout(std::time::Duration::from_secs(10), pool.acquire()).await;
         assert!(!matches!(river, Ok(Ok(_))));
         pool.close().await;

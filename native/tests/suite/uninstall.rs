@@ -72,7 +72,7 @@ async fn finish_by_river(weir: &Weir) -> BTreeMap<String, usize> {
             async { Ok::<_, std::convert::Infallible>(WorkOutcome::Complete) }
         })
         .unwrap();
-    let client = Client::builder(weir.context.database.river_pool(4).await.unwrap())
+    let client = Client::builder(weir.context.database.river_pool(4).unwrap())
         .workers(workers)
         .queue("default", QueueConfig::new(10))
         .build()
@@ -94,7 +94,7 @@ async fn a_products_own_river_client_finishes_all_jobs_after_an_uninstallation()
         )
         .await
         .unwrap();
-    let river = weir.river().await;
+    let river = weir.river();
     for _ in 0..3 {
         river.insert(Mail {}).await.unwrap();
     }
@@ -176,7 +176,6 @@ async fn an_uninstallation_leaves_the_other_objects_of_a_shared_schema() {
         .await
         .unwrap();
     weir.river()
-        .await
         .insert(Mail {})
         .opts(InsertOpts::default())
         .await

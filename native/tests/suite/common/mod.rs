@@ -493,8 +493,8 @@ impl Weir {
     }
 
     /// A River client, as another program has one.
-    pub async fn river(&self) -> riverqueue::Client {
-        let pool = self.context.database.river_pool(1).await.unwrap();
+    pub fn river(&self) -> riverqueue::Client {
+        let pool = self.context.database.river_pool(1).unwrap();
         riverqueue::Client::builder(pool).build().unwrap()
     }
 
@@ -506,7 +506,7 @@ impl Weir {
         impl riverqueue::JobArgs for Args {
             const KIND: &'static str = "analysis:analyze";
         }
-        let river = self.river().await;
+        let river = self.river();
         let opts = riverqueue::InsertOpts::default().with_queue(queue);
         river.insert(Args(args)).opts(opts).await.unwrap().job.row.id
     }
