@@ -64,5 +64,8 @@ CREATE INDEX quota_reservations_parked ON quota_reservations (holder, event_type
 CREATE INDEX quota_reservations_scheduled ON quota_reservations (holder, event_type) WHERE due_at IS NOT NULL;
 CREATE INDEX quota_reservations_start_by ON quota_reservations (start_by) WHERE start_by IS NOT NULL;
 
+CREATE TRIGGER fill BEFORE INSERT ON quota_reservations
+    FOR EACH ROW WHEN (NEW.period_start IS NULL AND NEW.user_id IS NOT NULL)
+    EXECUTE FUNCTION fill_quota_row();
 CREATE TRIGGER emit_job_ends AFTER DELETE ON quota_reservations REFERENCING OLD TABLE AS old_rows
     FOR EACH STATEMENT EXECUTE FUNCTION emit_job_ends();

@@ -86,7 +86,7 @@ impl Job {
                 .await?
             }
             Self::Cancel(_) => {
-                let outcomes = cancel(settings, &jobs).await?;
+                let (outcomes, failure) = cancel(settings, &jobs).await?;
                 if outcomes.contains_key("cancelled") {
                     control::record_jobs(
                         &client,
@@ -97,6 +97,9 @@ impl Job {
                         &outcomes,
                     )
                     .await?;
+                }
+                if let Some(error) = failure {
+                    return Err(error.into());
                 }
                 outcomes
             }
@@ -168,11 +171,12 @@ async fn all(
     }
 }
 
-/// Cancels as River does. Reconciliation then releases the quota and the slots.
+/// Cancels as River does. Reconciliation then releases the quota and the slots. Stops at the first error, and returns it
+/// with the outcomes before it.
 async fn cancel(
     settings: &Settings,
     jobs: &[i64],
-) -> Result<BTreeMap<&'static str, usize>, Box<dyn std::error::Error>> {
+) -> Result<(BTreeMap<&'static str, usize>, Option<riverqueue::Error>), Box<dyn std::error::Error>> {
     let pool = settings.database()?.river_pool(1)?;
     let river = riverqueue::Client::builder(pool).build()?;
     let (mut line, mut outcomes) = (ProgressLine::new(), BTreeMap::<_, usize>::new());
@@ -180,10 +184,10 @@ async fn cancel(
         let outcome = match river.jobs().cancel(*job).await {
             Ok(_) => "cancelled",
             Err(riverqueue::Error::NotFound(_)) => "not_found",
-            Err(error) => return Err(error.into()),
+            Err(error) => return Ok((outcomes, Some(error))),
         };
         *outcomes.entry(outcome).or_default() += 1;
         line.show(|| format!("{} of {} jobs", index + 1, jobs.len()));
     }
-    Ok(outcomes)
+    Ok((outcomes, None))
 }

@@ -471,22 +471,23 @@ mod tests {
 
     #[test]
     fn a_later_wake_claims_less_often_while_workers_are_idle() {
+        const HOUR: Duration = Duration::from_hours(1);
         let lanes = Lanes::new(&[], false);
         lanes.add("q", 1);
-        lanes.state.lock().queues.get_mut("q").unwrap().wake = Duration::from_millis(100);
-        let plan = |after_ms| {
+        lanes.state.lock().queues.get_mut("q").unwrap().wake = HOUR;
+        let plan = |after| {
             lanes.wake(Some("q"));
-            let (planned, _) = lanes.plan(Instant::now() + Duration::from_millis(after_ms));
+            let (planned, _) = lanes.plan(Instant::now() + after);
             planned
         };
         let found = |planned: &Planned| lanes.claimed(planned, (Duration::ZERO, 0), &[], false, None);
-        let first = plan(0);
+        let first = plan(Duration::ZERO);
         assert_eq!(first.len(), 1, "the first job after a pause starts at once");
         found(&first[0]);
-        assert!(plan(50).is_empty());
-        let mut full = plan(150);
+        assert!(plan(HOUR / 2).is_empty());
+        let mut full = plan(HOUR);
         full[0].claim.most = 0;
         found(&full[0]);
-        assert_eq!(plan(50).len(), 1, "after a full claim, no worker is idle");
+        assert_eq!(plan(HOUR / 2).len(), 1, "after a full claim, no worker is idle");
     }
 }

@@ -495,6 +495,35 @@ async fn a_first_submission_during_an_import_stops_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn usage_and_submissions_during_an_import_are_counted() {
+    let weir = std::sync::Arc::new(product(SMALL).await);
+    let mut client = weir.client().await;
+    assert!(import(&weir, &["--from", "src"]).status.success());
+    let more = "INSERT INTO src.usage_events VALUES ('second', 'anne', 'analysis', 1, clock_timestamp())";
+    client.batch_execute(more).await.unwrap();
+    // Anne has no account yet, so only her own row can be locked.
+    let before = client.transaction().await.unwrap();
+    let uses =
+        "SELECT weir_submit('anne', 'analysis', '{}', 3), weir_charge('anne', 'analysis', 5, 'order 1')";
+    before.execute(uses, &[]).await.unwrap();
+    let importing = tokio::task::spawn_blocking({
+        let weir = std::sync::Arc::clone(&weir);
+        move || import(&weir, &["--from", "src"])
+    });
+    let looking = weir.client().await;
+    let blocked =
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    weir.until("the import to wait", async || {
+        looking.query_opt(blocked, &[]).await.unwrap()
+    })
+    .await;
+    before.commit().await.unwrap();
+    assert!(importing.await.unwrap().status.success());
+    weir.is_clean().await;
+    std::sync::Arc::into_inner(weir).unwrap().end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn imports_do_not_accept_an_excess_of_other_windows() {
     let weir = product(SMALL).await;
     let client = weir.client().await;

@@ -10,7 +10,8 @@ WHERE j.id > $1 AND j.state::text = ANY ($2::text[]) AND j.kind <> 'weir:webhook
        OR EXISTS (SELECT FROM quota_reservations r WHERE r.job_id = j.id AND r.holder = $4))
   AND ($5::text IS NULL OR position(lower($5) IN lower(error_of(j.metadata, j.errors))) > 0)
   AND ($8::text IS NULL
-       OR left(split_part(ltrim(coalesce(error_of(j.metadata, j.errors), ''), E' \n'), E'\n', 1), 300) = $8)
+       OR left(rtrim(split_part(ltrim(coalesce(error_of(j.metadata, j.errors), ''), E' \r\n'), E'\n', 1), E'\r'),
+               300) = $8)
   AND ($6::float8 IS NULL OR coalesce(j.finalized_at, j.created_at) <= now() - make_interval(secs => $6))
 ORDER BY j.id
 LIMIT $7

@@ -5,8 +5,8 @@ SELECT kind, reason, count(*) AS jobs, max(id) AS newest, max(finalized_at) AS l
        (sum(count(*)) OVER ())::bigint AS seen
 FROM (
     SELECT id, kind, finalized_at,
-           left(split_part(ltrim(coalesce(error_of(metadata, errors), ''),
-                                 E' \n'), E'\n', 1), 300) AS reason
+           left(rtrim(split_part(ltrim(coalesce(error_of(metadata, errors), ''),
+                                       E' \r\n'), E'\n', 1), E'\r'), 300) AS reason
     FROM river_job
     WHERE state = 'discarded' AND finalized_at > now() - interval '1 day'
     ORDER BY finalized_at DESC

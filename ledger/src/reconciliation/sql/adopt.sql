@@ -1,4 +1,5 @@
--- Inserts due reservations without a slot for strays, so that they are parked. They reserve no quota.
+-- Inserts due reservations without a slot for strays, so that they are parked. They reserve no quota. A job whose account
+-- was deleted in the meantime waits for the next round.
 -- Parameters: $1 job ids, $2 holders, $3 user ids, $4 meters, pairwise; $5 seconds to live.
 INSERT INTO quota_reservations AS r
     (job_id, holder, user_id, event_type, reserved_amount, expires_at, period_start, windows, admitted_at, parked_at, due_at)
@@ -8,7 +9,9 @@ SELECT a.job_id, a.holder, a.user_id, a.event_type, 0, now() + make_interval(sec
             ELSE coalesce((SELECT max(l.counted) FROM plan_limits l WHERE l.event_type = a.event_type), 0) END,
        NULL, NULL, now()
 FROM unnest($1::bigint[], $2::uuid[], $3::uuid[], $4::usage_event_type[]) AS a (job_id, holder, user_id, event_type)
+JOIN holders h ON h.holder = a.holder AND h.event_type = a.event_type
 WHERE EXISTS (SELECT 1 FROM river_job j WHERE j.id = a.job_id AND j.state = 'available')
 ORDER BY 1
+FOR KEY SHARE OF h
 ON CONFLICT (job_id) DO UPDATE SET due_at = excluded.due_at
     WHERE r.admitted_at IS NULL AND r.parked_at IS NULL AND r.due_at IS NULL
