@@ -336,7 +336,7 @@ func (c Client) requireFit(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// KeepAlive registers a River client, and sends a heartbeat every two seconds until ctx ends. Call it before the client
+// KeepAlive registers a River client, and sends a heartbeat every 1.5 seconds until ctx ends. Call it before the client
 // starts, and end ctx after the client has stopped. It returns after the first heartbeat; the others run in the background,
 // over a connection of their own. Returns ErrWrongVersion if the database or this client has to be upgraded first.
 //
@@ -361,7 +361,7 @@ func (c Client) KeepAlive(ctx context.Context, pool *pgxpool.Pool, clientID stri
 }
 
 const (
-	beatInterval = 2 * time.Second
+	beatInterval = 1500 * time.Millisecond
 	silentAfter  = 8 * time.Second
 )
 

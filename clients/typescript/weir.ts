@@ -154,7 +154,7 @@ export type Begin<Transaction> = (work: (transaction: Transaction) => Promise<vo
 const UPGRADE = 11;
 
 /** Milliseconds between two heartbeats. A worker that is silent for 10 s loses its jobs. */
-const BEAT = 2000;
+const BEAT = 1500;
 
 /** Milliseconds without a successful heartbeat after which the handlers stop, before others get their jobs. */
 const SILENT = 8000;

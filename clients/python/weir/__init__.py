@@ -31,7 +31,7 @@ from psycopg.types.json import Jsonb
 _PAUSES = (0.1, 5.0)
 
 #: Seconds between two heartbeats. A worker that is silent for 10 s loses its jobs.
-_BEAT = 2.0
+_BEAT = 1.5
 
 #: Seconds without a successful heartbeat after which this worker stops its handlers, before others get its jobs.
 _SILENT = 8.0

@@ -18,13 +18,15 @@ use tokio_util::sync::CancellationToken;
 use weir_ledger::attempts::{self, ClaimedJob, End, EndedAttempt};
 use weir_ledger::database::DatabaseError;
 
-use super::heartbeat::HEARTBEAT_INTERVAL;
 use super::step::Pause;
 use crate::context::Context;
 
 /// Shorter attempts are left alone. Together with the heartbeat interval, a leader sees no attempt older than three
 /// seconds.
 const LONG: Duration = Duration::from_secs(1);
+
+/// The interval between two checks of the attempts. An attempt that is taken over stops within two seconds.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1500);
 
 /// Interval between checks whether attempts have ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -215,7 +217,7 @@ pub(super) async fn watch(
     let mut pause = Pause::none();
     loop {
         tokio::select! {
-            () = tokio::time::sleep(HEARTBEAT_INTERVAL) => {}
+            () = tokio::time::sleep(CHECK_INTERVAL) => {}
             () = stopped.cancelled() => return,
         }
         let (asked, finds_lost) = (Instant::now(), pause.is_over());

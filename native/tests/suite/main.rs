@@ -24,6 +24,7 @@ mod client_packages;
 mod client_versions;
 mod clients;
 mod commands;
+mod conformance;
 mod connecting;
 mod console;
 mod control;

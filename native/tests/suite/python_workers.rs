@@ -1,6 +1,6 @@
 //! Workers in Python that run several jobs at a time, inside other programs.
 
-use crate::common::fleet::{CLIENTS, Maintenance, output, row_count, worker_at_work};
+use crate::common::fleet::{CLIENTS, output, row_count, worker_at_work};
 use crate::common::programs;
 use crate::common::{Weir, Who};
 use nix::sys::signal::{Signal, kill};
@@ -132,76 +132,6 @@ async fn a_concurrent_python_worker_keeps_one_handler_for_jobs_with_a_slot() {
     weir.abandon().await;
 }
 
-/// The first job's connection ends while the second one runs. The second job ends after the retry of the first one.
-const CUT: &str = r#"
-import os, sys, threading
-sys.path.insert(0, sys.argv[1] + "/python")
-from weir import Weir
-
-first, both, again, ended = [], threading.Event(), threading.Event(), []
-
-def handle(connection, job):
-    if not first:
-        first.append(job.id)
-        assert both.wait(600)
-        connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
-    elif job.id in first:
-        again.set()
-    else:
-        both.set()
-        assert again.wait(600)
-    ended.append(job.attempt)
-
-url, until = os.environ["DATABASE_URL"], lambda: len(ended) >= 2
-Weir().work(url, ["analysis_priority"], handle, concurrency=2, poll=0.2, until=until)
-print(*sorted(ended))
-"#;
-
-const CUT_ASYNC: &str = r#"
-import asyncio, os, sys
-sys.path.insert(0, sys.argv[1] + "/python")
-from weir import AsyncWeir
-
-first, ended = [], []
-
-async def main():
-    both, again = asyncio.Event(), asyncio.Event()
-
-    async def handle(connection, job):
-        if not first:
-            first.append(job.id)
-            await asyncio.wait_for(both.wait(), 600)
-            await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
-        elif job.id in first:
-            again.set()
-        else:
-            both.set()
-            await asyncio.wait_for(again.wait(), 600)
-        ended.append(job.attempt)
-
-    url, until = os.environ["DATABASE_URL"], lambda: len(ended) >= 2
-    await AsyncWeir().work(url, ["analysis_priority"], handle, concurrency=2, poll=0.2, until=until)
-    print(*sorted(ended))
-
-asyncio.run(main())
-"#;
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lost_connection_in_python_fails_only_its_job() {
-    let Some(python) = python(&[]).await else { return };
-    for code in [CUT, CUT_ASYNC] {
-        let weir = Weir::new().await;
-        let maintenance = Maintenance::of(&weir);
-        submit(&weir, "enterprise", 2).await;
-        assert_eq!(output(&weir, &program(&python, code), &[]).await, "1 2");
-        maintenance.end().await;
-        let client = weir.client().await;
-        let failed = "river_job WHERE errors[1] ->> 'error' = 'the worker lost its connection'";
-        assert_eq!(row_count(&client, failed).await, 1);
-        weir.end().await;
-    }
-}
-
 /// Three workers, and one that starts when the job ends, after or before the signal.
 const THREE: &str = r#"
 import asyncio, os, sys
@@ -229,7 +159,7 @@ async fn one_sigterm_ends_all_python_workers_of_a_process() {
     let Some(python) = python(&[]).await else { return };
     let weir = Weir::new().await;
     let user = submit(&weir, "free", 1).await;
-    let mut child = worker_at_work(&weir, &program(&python, THREE), &[]).await;
+    let mut child = worker_at_work(&weir, &program(&python, THREE)).await;
     assert!(ends_by_one_sigterm(&weir, &mut child).await);
     assert_eq!(weir.quota(Who::User(user), "analysis").await["used"], 1);
     weir.end().await;
@@ -260,7 +190,7 @@ async fn a_python_worker_leaves_signals_to_its_program() {
     let Some(python) = python(&[]).await else { return };
     let weir = Weir::new().await;
     let user = submit(&weir, "free", 2).await;
-    let mut child = worker_at_work(&weir, &program(&python, OWN_HANDLER), &[]).await;
+    let mut child = worker_at_work(&weir, &program(&python, OWN_HANDLER)).await;
     assert!(ends_by_one_sigterm(&weir, &mut child).await);
     assert_eq!(
         weir.quota(Who::User(user), "analysis").await["used"],
@@ -303,7 +233,7 @@ async fn one_sigterm_ends_uvicorn_with_a_worker() {
     };
     let weir = Weir::new().await;
     let user = submit(&weir, "free", 2).await;
-    let mut child = worker_at_work(&weir, &program(&python, LIFESPAN), &[]).await;
+    let mut child = worker_at_work(&weir, &program(&python, LIFESPAN)).await;
     // Uvicorn ends by the signal once it has shut down.
     ends_by_one_sigterm(&weir, &mut child).await;
     assert_eq!(weir.quota(Who::User(user), "analysis").await["used"], 1);

@@ -57,11 +57,10 @@ pub async fn output(weir: &Weir, program: &[PathBuf], args: &[&str]) -> String {
     String::from_utf8_lossy(&ended.stdout).trim().to_owned()
 }
 
-/// A worker process with these arguments. It has started a job when this returns.
-pub async fn worker_at_work(weir: &Weir, program: &[PathBuf], takes: &[&str]) -> Child {
+/// A worker process. It has started a job when this returns.
+pub async fn worker_at_work(weir: &Weir, program: &[PathBuf]) -> Child {
     let mut child = Command::new(&program[0])
         .args(&program[1..])
-        .args(takes)
         .env("DATABASE_URL", weir.url())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
