@@ -298,17 +298,26 @@ func Work[T river.JobArgs](ctx context.Context, c Client, pool *pgxpool.Pool, jo
 	do func(ctx context.Context, tx pgx.Tx) (output any, used *int64, err error)) error {
 	ctx, forget, end := enter(ctx, job.JobRow)
 	defer end()
-	failure := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	failure := func() error {
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback(ctx) }()
 		output, used, err := do(ctx, tx)
 		if err != nil {
 			return err
 		}
-		if _, err = c.CompleteTx(ctx, tx, job.JobRow, output, used); err == nil {
-			// From the commit on, the attempt is over, and must not be stopped for that.
-			forget()
+		// Work that is done counts, even if the attempt had to stop meanwhile. The database decides.
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), silentAfter)
+		defer cancel()
+		if _, err = c.CompleteTx(last, tx, job.JobRow, output, used); err != nil {
+			return err
 		}
-		return err
-	})
+		// From the commit on, the attempt is over, and must not be stopped for that.
+		forget()
+		return tx.Commit(last)
+	}()
 	if failure == nil {
 		return nil
 	}

@@ -69,7 +69,14 @@ async fn languages(go: &mut Option<GoProgram>) -> Option<Vec<Language>> {
             "Python, asyncio",
             &[python, workers.join("python.py"), "async".into()],
         ),
-        of("TypeScript", &[node, workers.join("typescript.ts")]),
+        of(
+            "TypeScript, postgres",
+            &[node.clone(), workers.join("typescript.ts"), "postgres".into()],
+        ),
+        of(
+            "TypeScript, pg",
+            &[node, workers.join("typescript.ts"), "pg".into()],
+        ),
         of("Go", std::slice::from_ref(&go.as_ref()?.path)),
     ])
 }
@@ -79,120 +86,60 @@ const DONE: &str = "the job is completed";
 const AGAIN: &str = "another attempt completes the job";
 const FAILED: &str = "the job fails, and is not charged";
 const CANCELLED: &str = "the job is cancelled, and not charged";
+const LAST: &str = "it completes the job, starts no other, and ends";
 
-/// What happens to a job while it runs.
-#[derive(Clone, Copy, PartialEq)]
-enum Provoked {
-    Nothing,
-    LostClaim,
-    Cancellation,
-    TakeOver,
-    EndOfConnections,
-    Kill,
-    Sigterm,
+/// The fault, how it is provoked while the job runs, the job's arguments, and the result.
+const FAULTS: &str = r#"
+the answer to a claim is lost; lost claim; {}; again
+the attempt takes longer than the service's `timeout`; -; {"brief": 1, "seconds": 600}; again
+the job is cancelled; cancellation; {"seconds": 600}; cancelled
+the job is cancelled, and the handler completes it; cancellation; {"seconds": 6, "ignores": true}; done
+another attempt takes the job over; take-over; {"seconds": 600}; again
+the claim meets a deadlock (40P01); -; {"deadlock": "running"}; done
+the completion meets a deadlock (40P01); -; {"deadlock": "completed"}; again
+the handler's error has NUL; -; {"fails": "nul"}; again
+the handler's error is no Unicode; -; {"fails": "half"}; again
+the handler's error is that of a network; -; {"fails": "network"}; again
+the handler's statement exceeds its time; -; {"fails": "statement"}; again
+the handler's connection ends; -; {"fails": "connection"}; again
+the output has NUL; -; {"nul": true}; failed
+the output has 4 MB; -; {"size": 4000000}; done
+the output has more than 4 MiB; -; {"size": 4194305}; failed
+the database ends all connections; cut; {"seconds": 3}; again
+the worker is killed; kill; {"seconds": 600}; again
+the worker gets SIGTERM; sigterm; {"seconds": 2, "attempts": 9}; last
+"#;
+
+struct Fault {
+    name: &'static str,
+    provoked: &'static str,
+    args: Value,
+    expected: &'static str,
 }
 
-/// The fault, how it is provoked, the arguments of the job, and the result.
-const FAULTS: [(&str, Provoked, &str, &str); 18] = [
-    ("the answer to a claim is lost", Provoked::LostClaim, "{}", AGAIN),
-    (
-        "the attempt takes longer than the service's `timeout`",
-        Provoked::Nothing,
-        r#"{"brief": 1, "seconds": 600}"#,
-        AGAIN,
-    ),
-    (
-        "the job is cancelled",
-        Provoked::Cancellation,
-        r#"{"seconds": 600}"#,
-        CANCELLED,
-    ),
-    (
-        "the job is cancelled, and the handler completes it",
-        Provoked::Cancellation,
-        r#"{"seconds": 6, "ignores": 1}"#,
-        DONE,
-    ),
-    (
-        "another attempt takes the job over",
-        Provoked::TakeOver,
-        r#"{"seconds": 600}"#,
-        AGAIN,
-    ),
-    (
-        "the claim meets a deadlock (40P01)",
-        Provoked::Nothing,
-        r#"{"deadlock": "running"}"#,
-        DONE,
-    ),
-    (
-        "the completion meets a deadlock (40P01)",
-        Provoked::Nothing,
-        r#"{"deadlock": "completed"}"#,
-        AGAIN,
-    ),
-    (
-        "the handler's error has NUL",
-        Provoked::Nothing,
-        r#"{"fails": "nul"}"#,
-        AGAIN,
-    ),
-    (
-        "the handler's error is no Unicode",
-        Provoked::Nothing,
-        r#"{"fails": "half"}"#,
-        AGAIN,
-    ),
-    (
-        "the handler's error is that of a network",
-        Provoked::Nothing,
-        r#"{"fails": "network"}"#,
-        AGAIN,
-    ),
-    (
-        "the handler's statement exceeds its time",
-        Provoked::Nothing,
-        r#"{"fails": "statement"}"#,
-        AGAIN,
-    ),
-    (
-        "the handler's connection ends",
-        Provoked::Nothing,
-        r#"{"fails": "connection"}"#,
-        AGAIN,
-    ),
-    ("the output has NUL", Provoked::Nothing, r#"{"nul": 1}"#, FAILED),
-    (
-        "the output has 4 MB",
-        Provoked::Nothing,
-        r#"{"size": 4000000}"#,
-        DONE,
-    ),
-    (
-        "the output has more than 4 MiB",
-        Provoked::Nothing,
-        r#"{"size": 4194305}"#,
-        FAILED,
-    ),
-    (
-        "the database ends all connections",
-        Provoked::EndOfConnections,
-        r#"{"seconds": 3}"#,
-        AGAIN,
-    ),
-    (
-        "the worker is killed",
-        Provoked::Kill,
-        r#"{"seconds": 600}"#,
-        AGAIN,
-    ),
-    (
-        "the worker gets SIGTERM",
-        Provoked::Sigterm,
-        r#"{"seconds": 2, "attempts": 9}"#,
-        "it completes the job, starts no other, and ends",
-    ),
-];
+fn faults() -> Vec<Fault> {
+    let ends = [
+        ("again", AGAIN),
+        ("done", DONE),
+        ("failed", FAILED),
+        ("cancelled", CANCELLED),
+        ("last", LAST),
+    ];
+    let read = |line: &'static str| {
+        let [name, provoked, args, end] = line.split("; ").collect::<Vec<_>>()[..] else {
+            panic!("{line}")
+        };
+        let args = serde_json::from_str(args).unwrap();
+        let expected = HashMap::from(ends)[end];
+        Fault {
+            name,
+            provoked,
+            args,
+            expected,
+        }
+    };
+    FAULTS.trim().lines().map(read).collect()
+}
 
 /// One statement of Weir's meets a deadlock: that which moves a job to this state for the first time.
 const DEADLOCKS: &str = "CREATE TABLE results (job bigint NOT NULL, attempt int NOT NULL); \
@@ -338,27 +285,40 @@ impl<'a> Bench<'a> {
         text
     }
 
-    /// Provokes a fault, and returns what becomes of the job.
-    async fn result(&self, provoked: Provoked, args: &str, worker: &str) -> String {
+    /// Submits the job of a fault, which runs when this returns.
+    async fn running(&self, fault: &Fault) -> (i64, Uuid) {
         let user = self.weir.user("free").await;
-        let args = serde_json::from_str(args).unwrap();
-        let claimed_by = (provoked == Provoked::LostClaim).then_some(worker);
-        let job = self.submit(user, &args, claimed_by).await;
-        match provoked {
-            Provoked::LostClaim => return self.after_a_lost_claim(job).await,
-            Provoked::Cancellation => {
-                self.until(job, &["running"]).await;
+        let job = self.submit(user, &fault.args, None).await;
+        self.until(job, &["running"]).await;
+        (job, user)
+    }
+
+    /// Provokes a fault beside others, and returns what becomes of the job.
+    async fn result(&self, fault: &Fault, worker: &str) -> String {
+        let job = match fault.provoked {
+            "lost claim" => {
+                let job = self
+                    .submit(self.weir.user("free").await, &fault.args, Some(worker))
+                    .await;
+                return self.after_a_lost_claim(job).await;
+            }
+            "cancellation" => {
+                let (job, user) = self.running(fault).await;
                 let path = format!("/api/jobs/{job}");
-                let who = Who::User(user);
-                let answer = self.weir.call("DELETE", &path, who, &[], Vec::new()).await;
+                let answer = self
+                    .weir
+                    .call("DELETE", &path, Who::User(user), &[], Vec::new())
+                    .await;
                 assert_eq!(answer.status, 200, "{}", answer.body);
+                job
             }
-            Provoked::TakeOver => {
-                self.until(job, &["running"]).await;
+            "take-over" => {
+                let (job, _) = self.running(fault).await;
                 self.take_over(&[job]).await;
+                job
             }
-            _ => {}
-        }
+            _ => self.submit(self.weir.user("free").await, &fault.args, None).await,
+        };
         self.end(job).await
     }
 
@@ -385,12 +345,8 @@ impl<'a> Bench<'a> {
         self.client.execute(take_over, &[&jobs]).await.unwrap();
     }
 
-    async fn after_the_end_of_connections(&self, args: &str, worker: &mut KilledOnDrop) -> String {
-        let user = self.weir.user("free").await;
-        let job = self
-            .submit(user, &serde_json::from_str(args).unwrap(), None)
-            .await;
-        self.until(job, &["running"]).await;
+    async fn after_the_end_of_connections(&self, fault: &Fault, worker: &mut KilledOnDrop) -> String {
+        let (job, _) = self.running(fault).await;
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                    WHERE datname = current_database() AND pid <> pg_backend_pid()";
         self.client.execute(end, &[]).await.unwrap();
@@ -402,23 +358,16 @@ impl<'a> Bench<'a> {
     }
 
     /// Kills the worker, and returns another one.
-    async fn after_a_kill(&self, args: &str, mut worker: KilledOnDrop) -> (String, KilledOnDrop) {
-        let user = self.weir.user("free").await;
-        let job = self
-            .submit(user, &serde_json::from_str(args).unwrap(), None)
-            .await;
-        self.until(job, &["running"]).await;
+    async fn after_a_kill(&self, fault: &Fault, mut worker: KilledOnDrop) -> (String, KilledOnDrop) {
+        let (job, _) = self.running(fault).await;
         worker.0.kill().unwrap();
         let (other, _) = self.worker().await;
         (self.end(job).await, other)
     }
 
-    async fn after_sigterm(&self, args: &str, worker: KilledOnDrop, expected: &str) -> String {
-        let user = self.weir.user("free").await;
-        let args = serde_json::from_str(args).unwrap();
-        let running = self.submit(user, &args, None).await;
-        let waiting = self.submit(user, &args, None).await;
-        self.until(running, &["running"]).await;
+    async fn after_sigterm(&self, fault: &Fault, worker: KilledOnDrop) -> String {
+        let (running, user) = self.running(fault).await;
+        let waiting = self.submit(user, &fault.args, None).await;
         let succeeds = self.ends_by_sigterm(worker).await;
         let untouched = row_count(
             &self.client,
@@ -428,7 +377,7 @@ impl<'a> Bench<'a> {
             == 1;
         let end = self.end(running).await;
         if succeeds && untouched && end == DONE {
-            return expected.to_owned();
+            return LAST.to_owned();
         }
         format!(
             "{end}; the next job did not start: {untouched}; the worker ended without an error: {succeeds}"
@@ -453,31 +402,19 @@ async fn column(language: &Language) -> Vec<String> {
     let bench = Bench::new(language).await;
     let maintenance = Maintenance::of(&bench.weir);
     let (mut worker, name) = bench.worker().await;
-    let of = |wanted| {
-        FAULTS
-            .iter()
-            .find(|(_, provoked, ..)| *provoked == wanted)
-            .unwrap()
-    };
-    let apart = [Provoked::EndOfConnections, Provoked::Kill, Provoked::Sigterm];
-    let together = FAULTS
-        .iter()
-        .filter(|(_, provoked, ..)| !apart.contains(provoked));
-    let mut results =
-        join_all(together.map(|(_, provoked, args, _)| bench.result(*provoked, args, &name))).await;
+    let faults = faults();
+    let (together, [cut, killed, stopped]) = faults.split_last_chunk().unwrap();
+    let mut results = join_all(together.iter().map(|fault| bench.result(fault, &name))).await;
     let ended = worker.0.try_wait().unwrap();
     assert!(
         ended.is_none(),
         "{}: the worker has ended: {ended:?}",
         language.name
     );
-    let (_, _, args, _) = of(Provoked::EndOfConnections);
-    results.push(bench.after_the_end_of_connections(args, &mut worker).await);
-    let (_, _, args, _) = of(Provoked::Kill);
-    let (result, worker) = bench.after_a_kill(args, worker).await;
+    results.push(bench.after_the_end_of_connections(cut, &mut worker).await);
+    let (result, worker) = bench.after_a_kill(killed, worker).await;
     results.push(result);
-    let (_, _, args, expected) = of(Provoked::Sigterm);
-    results.push(bench.after_sigterm(args, worker, expected).await);
+    results.push(bench.after_sigterm(stopped, worker).await);
     maintenance.end().await;
     bench.weir.end().await;
     results
@@ -499,8 +436,8 @@ async fn workers_in_all_languages_bear_the_same_faults() {
         names.join(" | "),
         "|---".repeat(names.len())
     );
-    for (row, (fault, _, _, expected)) in FAULTS.iter().enumerate() {
-        write!(table, "| {fault} | {expected} |").unwrap();
+    for (row, Fault { name, expected, .. }) in faults().iter().enumerate() {
+        write!(table, "| {name} | {expected} |").unwrap();
         for column in &columns {
             let cell = if column[row] == *expected {
                 "yes"

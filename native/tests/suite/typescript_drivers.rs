@@ -2,7 +2,7 @@
 //! several jobs at a time. The programs are checked with the types of the libraries.
 
 use crate::common::Weir;
-use crate::common::fleet::{CLIENTS, Maintenance, output, row_count};
+use crate::common::fleet::{CLIENTS, output, row_count};
 use crate::common::programs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -260,82 +260,6 @@ async fn a_typescript_worker_runs_jobs_concurrently_with_each_library() {
         let completed = "river_job WHERE state = 'completed' AND attempt = 1";
         for table in [completed, "results"] {
             assert_eq!(row_count(&client, table).await, 8, "{library}: {table}");
-        }
-        weir.end().await;
-    }
-}
-
-/// The first job's connection ends while the second one runs, which ends after the retry of the first one. The first
-/// argument names the library. A third job fails once.
-const CUT: &str = r#"
-import pg from "pg";
-import postgres from "postgres";
-import { type Job, Weir } from "weir-client";
-
-const connectionString = process.env.DATABASE_URL ?? "";
-const enough = new AbortController();
-const options = { concurrency: 2, signal: enough.signal, poll: 200 };
-const ended: string[] = [];
-let first: string | undefined;
-const signal = () => {
-  let set = () => {};
-  const promise = new Promise<void>((resolve) => {
-    set = resolve;
-  });
-  return { promise, set: () => set() };
-};
-const [both, again] = [signal(), signal()];
-
-async function handled(job: Job, run: (text: string) => Promise<unknown>) {
-  if (job.args.fails) {
-    if (job.attempt === 1) throw new Error("it fails");
-  } else if (first === undefined) {
-    first = job.id;
-    await both.promise;
-    await run("SELECT pg_terminate_backend(pg_backend_pid())");
-  } else if (first === job.id) {
-    again.set();
-  } else {
-    both.set();
-    await again.promise;
-  }
-  ended.push(`${job.attempt}`);
-  if (ended.length === 3) enough.abort();
-  return {};
-}
-
-if (process.argv[2] === "pg") {
-  const pool = new pg.Pool({ connectionString });
-  const handle = (client: pg.PoolClient, job: Job) => handled(job, (text) => client.query(text));
-  await new Weir().work(pool, ["analysis_priority"], handle, options);
-  await pool.end();
-} else {
-  const sql = postgres(connectionString, { onnotice: () => {} });
-  await new Weir().work(sql, ["analysis_priority"], (transaction, job) => handled(job, (text) => transaction.unsafe(text)), options);
-  // Without a timeout, the driver waits for the closed connection.
-  await sql.end({ timeout: 1 });
-}
-console.log(...ended.sort());
-"#;
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lost_connection_in_typescript_fails_only_its_job() {
-    let Some(program) = Program::new(CUT).await else {
-        return;
-    };
-    for library in ["pg", "postgres"] {
-        let weir = Weir::new().await;
-        let client = weir.client().await;
-        let maintenance = Maintenance::of(&weir);
-        let user = weir.user("enterprise").await.to_string();
-        let submit = "SELECT weir_submit($1, 'analysis', a::jsonb) \
-                      FROM unnest(ARRAY['{}', '{}', '{\"fails\": true}']) a";
-        client.query(submit, &[&user]).await.unwrap();
-        assert_eq!(program.output(&weir, &[library]).await, "1 2 2", "{library}");
-        maintenance.end().await;
-        for error in ["the worker lost its connection", "it fails"] {
-            let failed = format!("river_job WHERE errors[1] ->> 'error' = '{error}'");
-            assert_eq!(row_count(&client, &failed).await, 1, "{library}: {error}");
         }
         weir.end().await;
     }
