@@ -34,7 +34,12 @@ const [connectionString = "", queues] = [process.env.DATABASE_URL, ["lasting_def
 const options = { concurrency: 24, poll: 200 };
 if (process.argv[2] === "pg") {
   const pool = new pg.Pool({ connectionString, max: 26 });
-  await new Weir().work(pool, queues, (client: pg.PoolClient, job) => handled((text) => client.query(text), job), options);
+  await new Weir().work(
+    pool,
+    queues,
+    (client: pg.PoolClient, job) => handled((text) => client.query(text), job),
+    options,
+  );
   await pool.end();
 } else {
   const sql = postgres(connectionString, { max: 26, onnotice: () => {} });
