@@ -59,7 +59,7 @@ pub(super) struct AcceptedBatch {
     params(
         ("id" = String, Path, description = "The name of the service", min_length = 1),
         ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the same jobs for 24 hours, regardless of the order of members. If the arguments, the time or the priority differ: 422", min_length = 1, max_length = 255),
-        ("Weir-Run-At" = Option<String>, Header, description = "When the jobs run: an RFC 3339 time within 366 days. Default: immediately", example = "2027-01-31T08:00:00Z", min_length = 1),
+        ("Weir-Run-At" = Option<String>, Header, description = "When the jobs run: an RFC 3339 time within 366 days. Default: immediately", example = "2027-01-31T08:00:00Z", pattern = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$"),
         ("Weir-Expires-In" = Option<i32>, Header, description = "The seconds from now, or from Weir-Run-At, after which jobs that still wait are cancelled and return their quota. Default: the service's `expires_in`", minimum = 1, maximum = 31622400),
         ("Weir-Priority" = Option<i16>, Header, description = "Priority within their lane, from 1 (first) to 4. Default: 1", minimum = 1, maximum = 4),
     ),

@@ -16,7 +16,7 @@ const ATTEMPT_TOKEN: &str = "attemptToken";
 #[derive(OpenApi)]
 #[openapi(
     info(
-        title = "Weir",
+        title = "Weir API",
         description = "Submit jobs under a plan's quota and follow them. Errors are problem details (RFC 9457)."
     ),
     servers((

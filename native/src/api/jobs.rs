@@ -63,7 +63,8 @@ pub(super) struct Accepted {
     params(
         ("id" = String, Path, description = "The name of the service", min_length = 1),
         ("Idempotency-Key" = Option<String>, Header, description = "A repeated key returns the same job for 24 hours, regardless of the order of members. If the arguments, the times or the priority differ: 422", min_length = 1, max_length = 255),
-        ("Weir-Run-At" = Option<String>, Header, description = "When the job runs: an RFC 3339 time within 366 days. Default: immediately. For users only", example = "2027-01-31T08:00:00Z", min_length = 1),
+        // A pattern, because openapi-python-client leaves out operations with a header of the format date-time.
+        ("Weir-Run-At" = Option<String>, Header, description = "When the job runs: an RFC 3339 time within 366 days. Default: immediately. For users only", example = "2027-01-31T08:00:00Z", pattern = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$"),
         ("Weir-Expires-In" = Option<i32>, Header, description = "The seconds from now, or from Weir-Run-At, after which a job that still waits is cancelled and returns its quota. Default: the service's `expires_in`", minimum = 1, maximum = 31622400),
         ("Weir-Priority" = Option<i16>, Header, description = "Priority within its lane, from 1 (first) to 4. Default: 1", minimum = 1, maximum = 4),
     ),

@@ -7,7 +7,9 @@ use axum::Json;
 use axum::extract::State;
 use jiff::Timestamp;
 use serde::Serialize;
-use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, RefBuilder, Schema, SchemaType};
+use utoipa::{PartialSchema, ToSchema};
 
 use super::answers::{LacksScope, NoSubject, Unauthenticated, Unavailable};
 use super::caller::Caller;
@@ -49,8 +51,23 @@ pub(super) struct Usage {
 }
 
 /// The quota of the billing period; null without a plan.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize)]
 pub(super) struct MonthsQuota(Option<Quota>);
+
+impl ToSchema for MonthsQuota {}
+
+impl PartialSchema for MonthsQuota {
+    /// Null as a value, because oapi-codegen cannot compile a map with members of the type null.
+    fn schema() -> RefOr<Schema> {
+        let null = ObjectBuilder::new()
+            .schema_type(SchemaType::AnyValue)
+            .enum_values(Some([serde_json::Value::Null]));
+        let quota = RefBuilder::new()
+            .ref_location_from_schema_name(Quota::name())
+            .description(Some("The quota of the billing period; null without a plan."));
+        RefOr::T(Schema::OneOf(OneOfBuilder::new().item(quota).item(null).build()))
+    }
+}
 
 /// Shows the caller's usage and quota.
 ///
