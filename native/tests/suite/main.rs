@@ -12,6 +12,7 @@
 
 mod common;
 
+mod adopters;
 mod alerts;
 mod audit;
 mod batch;
