@@ -1,6 +1,7 @@
-//! `languages`: jobs a second of a fleet in Go that completes jobs by `weir_complete`, against the same fleet on bare
-//! River. Every job writes a row to a table of the product.
+//! `languages`: jobs a second of workers in Go, Python and TypeScript that complete jobs by `weir_complete`, against the
+//! same workers without Weir. Every job writes a row to a table of the product.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ const QUICK_WARM_UP: Duration = Duration::from_secs(1);
 /// A fleet that completes no job for this long counts as broken.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The fleet's program, deleted when it goes out of scope.
+/// The program in Go, deleted when it goes out of scope.
 struct Program(PathBuf);
 
 impl Program {
@@ -66,11 +67,12 @@ impl Drop for Program {
 struct Fleet(Vec<Child>);
 
 impl Fleet {
-    fn start(program: &Program, url: &str, how: &str) -> Result<Self, BenchError> {
+    fn start(program: &[OsString], url: &str, how: &str) -> Result<Self, BenchError> {
         let mut fleet = Self(Vec::new());
         for _ in 0..PROCESSES {
-            let child = Command::new(&program.0)
-                .args(["-workers", &WORKERS.to_string(), how])
+            let child = Command::new(&program[0])
+                .args(&program[1..])
+                .arg(how)
                 .env("DATABASE_URL", url)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::null())
@@ -100,7 +102,18 @@ impl Drop for Fleet {
 pub(crate) async fn languages(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
     let effort = effort.with_long_turns();
     progress("building the fleet in Go");
-    let program = Program::build()?;
+    let go = Program::build()?;
+    let go = [
+        go.0.as_os_str().into(),
+        "-workers".into(),
+        WORKERS.to_string().into(),
+    ];
+    let script = |variable: &str, default: &str, file: &str| {
+        let runs = std::env::var_os(variable).unwrap_or_else(|| default.into());
+        [runs, format!("bench/languages/{file}").into()]
+    };
+    let python = script("WEIR_BENCH_PYTHON", "python3", "work.py");
+    let node = script("WEIR_BENCH_NODE", "node", "work.ts");
     let warm_up = if effort.is_quick { QUICK_WARM_UP } else { WARM_UP };
     let jobs = enough(effort.span + warm_up);
     let (ours, bare) = (Stage::new(settings).await?, Stage::new(settings).await?);
@@ -111,41 +124,62 @@ pub(crate) async fn languages(settings: &Settings, effort: Effort) -> Result<Rep
     }
     let mut conditions = conditions(&ours.database.connect().await?).await?;
     conditions.push(format!(
-        "no-op jobs of 1 000 users, each with a row of the product's; {PROCESSES} processes in Go with {WORKERS} workers \
-         each; fetch cooldown 1 ms; {} turns of {} s each side, after {} s",
+        "no-op jobs of 1 000 users, each with a row of the product's; {PROCESSES} processes with {WORKERS} workers \
+         each; in Go, fetch cooldown 1 ms; {} turns of {} s each side, after {} s",
         effort.turns,
         effort.span.as_secs_f64(),
         warm_up.as_secs()
     ));
-    let (mut with_weir, mut in_transactions, mut in_batches) = (Vec::new(), Vec::new(), Vec::new());
+    let sides: [(&[OsString], &str, bool); 7] = [
+        (&go, "weir", true),
+        (&go, "river-tx", false),
+        (&go, "river", false),
+        (&python, "weir", true),
+        (&python, "bare", false),
+        (&node, "weir", true),
+        (&node, "bare", false),
+    ];
+    let mut rates = sides.map(|_| Vec::new());
     for turn in 1..=effort.turns {
         progress(&format!("jobs a second, turn {turn} of {}", effort.turns));
-        ours.clear().await?;
-        fill_within(&ours, &users, jobs, effort.filling()).await?;
-        ours.tidy().await?;
-        with_weir.push(rate(&program, &ours, "weir", warm_up, effort.span).await?);
-        for (how, rates) in [("river-tx", &mut in_transactions), ("river", &mut in_batches)] {
-            bare.clear().await?;
-            fill_bare(&bare, None, jobs, effort.filling()).await?;
-            bare.tidy().await?;
-            rates.push(rate(&program, &bare, how, warm_up, effort.span).await?);
+        for ((program, how, is_ours), rates) in sides.iter().zip(&mut rates) {
+            let stage = if *is_ours { &ours } else { &bare };
+            stage.clear().await?;
+            if *is_ours {
+                fill_within(stage, &users, jobs, effort.filling()).await?;
+            } else {
+                fill_bare(stage, None, jobs, effort.filling()).await?;
+            }
+            stage.tidy().await?;
+            rates.push(rate(program, stage, how, warm_up, effort.span).await?);
         }
     }
-    let with_weir = median(with_weir);
+    let [
+        go,
+        go_in_transactions,
+        go_in_batches,
+        python,
+        bare_python,
+        node,
+        bare_node,
+    ] = rates.map(median);
+    let without = |language| format!("jobs of workers in {language}, and of the same loop with plain SQL");
     let lines = vec![
         Line::at_least(
             "jobs of a fleet in Go, each completed in its own transaction (River's JobCompleteTx)",
-            with_weir,
-            median(in_transactions),
+            go,
+            go_in_transactions,
             "1/s",
             0.7,
         ),
         Line::compared(
             "the same, against jobs that River's client completes in batches, without their rows",
-            with_weir,
-            median(in_batches),
+            go,
+            go_in_batches,
             "1/s",
         ),
+        Line::at_least(without("Python"), python, bare_python, "1/s", 0.8),
+        Line::at_least(without("TypeScript"), node, bare_node, "1/s", 0.8),
     ];
     ours.end().await?;
     bare.end().await?;
@@ -159,7 +193,7 @@ fn enough(span: Duration) -> usize {
 
 /// Completed jobs a second, after the warm-up.
 async fn rate(
-    program: &Program,
+    program: &[OsString],
     stage: &Stage,
     how: &str,
     warm_up: Duration,
