@@ -146,7 +146,10 @@ handler = { type = "http", url = "${await endpoint(t)}", private = true, amount 
   // The standby takes over the primary's address, and the processes keep running.
   const promoted = await failOver();
   const made = await submitAndFinish(promoted.sql, "made");
-  assert.match(origin.log(), /the database has failed over|no heartbeat for/, "workers of before the failover live on");
+  // They notice with their next heartbeat, after two seconds. The jobs may have ended by then.
+  await until("the workers of before the failover to end", () =>
+    /the database has failed over|no heartbeat for/.test(origin.log()),
+  );
   const again = [...made.keys()].filter((id) => lost.has(id));
   assert.ok(again.length > 0, "no id was given out twice: nothing was tested");
   const foreign: string[] = [];
