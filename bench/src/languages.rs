@@ -170,7 +170,7 @@ pub(crate) async fn languages(settings: &Settings, effort: Effort) -> Result<Rep
             go,
             go_in_transactions,
             "1/s",
-            0.7,
+            0.8,
         ),
         Line::compared(
             "the same, against jobs that River's client completes in batches, without their rows",

@@ -1,7 +1,7 @@
 -- The windows that an amount counts in: the month, and the windows around a moment that the bits name.
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
--- Callers: weir_charge, count_reservations, count_usage_events, settled_windows; ledger/src/control/sql/import_accept.sql.
+-- Callers: weir_charge, release_jobs, settled_windows; ledger/src/control/sql/import_accept.sql.
 CREATE OR REPLACE FUNCTION windows_of(month_start timestamptz, windows smallint, at timestamptz)
 RETURNS TABLE (span text, period_start timestamptz)
 LANGUAGE sql STABLE AS $$
