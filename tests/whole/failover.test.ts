@@ -147,9 +147,10 @@ handler = { type = "http", url = "${await endpoint(t)}", private = true, amount 
   const promoted = await failOver();
   const made = await submitAndFinish(promoted.sql, "made");
   // They notice with their next heartbeat, after two seconds. The jobs may have ended by then.
-  await until("the workers of before the failover to end", () =>
-    /the database has failed over|no heartbeat for/.test(origin.log()),
-  );
+  await until("the workers of before the failover to end, and new ones to serve", () => {
+    const [, later] = origin.log().split(/the database has failed over|no heartbeat for/);
+    return later?.includes('"serving"');
+  });
   const again = [...made.keys()].filter((id) => lost.has(id));
   assert.ok(again.length > 0, "no id was given out twice: nothing was tested");
   const foreign: string[] = [];
