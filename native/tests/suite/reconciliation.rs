@@ -246,6 +246,46 @@ async fn a_deleted_users_waiting_jobs_are_cancelled_with_a_reason() {
     weir.end().await;
 }
 
+/// Its reservation would have no account, so it could never be parked or started.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_account_was_just_deleted_is_not_adopted() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let user = weir.user("free").await;
+    let job = weir
+        .insert_by_river(serde_json::json!({ "user_id": user }), "analysis_default")
+        .await;
+    let adopt = include_str!("../../../ledger/src/reconciliation/sql/adopt.sql");
+    let adopted = async || {
+        let (jobs, users, meters) = (
+            vec![job],
+            vec![user],
+            vec![weir_ledger::meter::Meter::of("analysis")],
+        );
+        client
+            .execute(adopt, &[&jobs, &users, &users, &meters, &3600.0_f64])
+            .await
+            .unwrap()
+    };
+    assert_eq!(adopted().await, 0);
+    let account = "INSERT INTO holders (holder, event_type, user_id) VALUES ($1, 'analysis', $1)";
+    client.execute(account, &[&user]).await.unwrap();
+    assert_eq!(adopted().await, 1);
+    weir.abandon().await;
+}
+
+/// Release 0.1.0 adopts without a period. Without one, the job would not be charged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_an_old_process_adopts_has_a_period() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let adopt = "INSERT INTO quota_reservations (job_id, holder, user_id, event_type, reserved_amount) \
+                 VALUES (1, $1, $1, 'analysis', 0) RETURNING period_start = period_start_of($1, now()) AS is_right";
+    let row = weir.client().await.query_one(adopt, &[&user]).await.unwrap();
+    assert!(row.get::<_, bool>("is_right"));
+    weir.abandon().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiting_job_that_lost_its_reservation_reserves_again() {
     let weir = Weir::new().await;
