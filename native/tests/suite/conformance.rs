@@ -185,12 +185,12 @@ impl<'a> Bench<'a> {
             starts.stdout(Stdio::null()).stderr(Stdio::null());
         }
         let worker = KilledOnDrop(starts.spawn().unwrap());
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             if let Some(name) = self.names().await.into_iter().find(|name| !before.contains(name)) {
                 return (worker, name);
             }
-            self.wait(begun, "the worker to register").await;
+            self.wait(started, "the worker to register").await;
         }
     }
 
@@ -203,9 +203,9 @@ impl<'a> Bench<'a> {
         rows.iter().map(|row| row.get(0)).collect()
     }
 
-    async fn wait(&self, begun: Instant, what: &str) {
+    async fn wait(&self, started: Instant, what: &str) {
         assert!(
-            begun.elapsed() < PATIENCE,
+            started.elapsed() < PATIENCE,
             "{}: waited for {what}",
             self.language.name
         );
@@ -238,7 +238,7 @@ impl<'a> Bench<'a> {
 
     /// Waits until a job is in one of these states.
     async fn until(&self, job: i64, states: &[&str]) {
-        let begun = Instant::now();
+        let started = Instant::now();
         let is_there = "SELECT FROM river_job WHERE id = $1 AND state::text = ANY ($2)";
         while self
             .client
@@ -247,16 +247,16 @@ impl<'a> Bench<'a> {
             .unwrap()
             .is_none()
         {
-            self.wait(begun, &format!("job {job} to be {states:?}")).await;
+            self.wait(started, &format!("job {job} to be {states:?}")).await;
         }
     }
 
     /// How the job ends, as it reads in the table.
     async fn end(&self, job: i64) -> String {
         self.until(job, &["completed", "cancelled", "discarded"]).await;
-        let begun = Instant::now();
+        let started = Instant::now();
         while row_count(&self.client, &format!("quota_reservations WHERE job_id = {job}")).await > 0 {
-            self.wait(begun, "the settlement").await;
+            self.wait(started, "the settlement").await;
         }
         let end = "SELECT j.state::text, j.attempt > 1, \
                           (SELECT coalesce(sum(u.quota_amount), 0)::bigint FROM usage_events u WHERE u.job_id = j.id), \
@@ -323,9 +323,9 @@ impl<'a> Bench<'a> {
     }
 
     async fn after_a_lost_claim(&self, job: i64) -> String {
-        let begun = Instant::now();
+        let started = Instant::now();
         let lost = format!("river_job WHERE id = {job} AND attempt = 1");
-        while begun.elapsed() < LOST_WITHIN && row_count(&self.client, &lost).await > 0 {
+        while started.elapsed() < LOST_WITHIN && row_count(&self.client, &lost).await > 0 {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         if row_count(&self.client, &lost).await == 0 {
@@ -387,12 +387,12 @@ impl<'a> Bench<'a> {
     /// Returns whether the worker ended without an error.
     async fn ends_by_sigterm(&self, mut worker: KilledOnDrop) -> bool {
         kill(Pid::from_raw(worker.0.id().cast_signed()), Signal::SIGTERM).unwrap();
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             if let Some(status) = worker.0.try_wait().unwrap() {
                 return status.success();
             }
-            self.wait(begun, "the worker to end").await;
+            self.wait(started, "the worker to end").await;
         }
     }
 }
@@ -486,9 +486,9 @@ async fn effects_after_take_overs(language: &Language, take_overs: usize) -> Vec
                     .await,
             );
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         while jobs.iter().any(|job| !effects().contains(&format!("{job} 1 "))) {
-            bench.wait(begun, "the jobs to run").await;
+            bench.wait(started, "the jobs to run").await;
         }
         bench.take_over(&jobs).await;
         for job in jobs {

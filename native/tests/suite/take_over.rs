@@ -464,6 +464,17 @@ async fn a_second_import_keeps_usage() {
     weir.end().await;
 }
 
+/// Waits until the import waits for a lock.
+async fn the_import_waits(weir: &Weir) {
+    let looking = weir.client().await;
+    let blocked =
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    weir.until("the import to wait", async || {
+        looking.query_opt(blocked, &[]).await.unwrap()
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_submission_during_an_import_stops_it() {
     let weir = std::sync::Arc::new(product(SMALL).await);
@@ -481,13 +492,7 @@ async fn a_first_submission_during_an_import_stops_it() {
             )
         }
     });
-    let looking = weir.client().await;
-    let blocked =
-        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    weir.until("the import to wait", async || {
-        looking.query_opt(blocked, &[]).await.unwrap()
-    })
-    .await;
+    the_import_waits(&weir).await;
     submission.commit().await.unwrap();
     importing.await.unwrap();
     assert_eq!(weir.count("usage_events").await, 0);
@@ -510,13 +515,7 @@ async fn usage_and_submissions_during_an_import_are_counted() {
         let weir = std::sync::Arc::clone(&weir);
         move || import(&weir, &["--from", "src"])
     });
-    let looking = weir.client().await;
-    let blocked =
-        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    weir.until("the import to wait", async || {
-        looking.query_opt(blocked, &[]).await.unwrap()
-    })
-    .await;
+    the_import_waits(&weir).await;
     before.commit().await.unwrap();
     assert!(importing.await.unwrap().status.success());
     weir.is_clean().await;
