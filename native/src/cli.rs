@@ -27,13 +27,14 @@ mod webhook;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
 use crate::Handlers;
 use crate::config::Settings;
 use crate::config::service::Service;
 use crate::config::stored;
 use crate::work::Role;
-use clap::{CommandFactory, Parser, Subcommand};
-use clap_complete::Shell;
 
 use audit::Audit;
 use connection::connected;

@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use crate::config::Settings;
 use anstyle::AnsiColor;
 use clap::Args;
 use weir_ledger::audit::{self, Finding};
 
 use super::connection::connected;
 use super::output::{CommandResult, colored, print, print_json, with_progress};
+use crate::config::Settings;
 
 #[derive(Args)]
 pub(super) struct Audit {

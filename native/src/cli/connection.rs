@@ -2,10 +2,11 @@
 
 use std::error::Error;
 
-use crate::config::Settings;
 use tokio_postgres::Client;
 use weir_ledger::database::Database;
 use weir_ledger::{catalogue, migrate};
+
+use crate::config::Settings;
 
 /// A connection to a database that is up to date.
 pub(super) async fn connected(settings: &Settings) -> Result<Client, Box<dyn Error>> {

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use crate::config::Settings;
 use clap::Args;
 use comfy_table::CellAlignment;
 use jiff::Timestamp;
@@ -12,6 +11,7 @@ use super::connection::connected;
 use super::output::{
     CommandResult, actor, counted, plain_table, print, print_error, print_json, table_text, with_progress,
 };
+use crate::config::Settings;
 
 #[derive(Args)]
 pub(crate) struct Import {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::config::Settings;
 use clap::{Args, Subcommand};
 use tokio_postgres::Client;
 use weir_ledger::control::{self, JobFilter};
@@ -14,6 +13,7 @@ use weir_policy::subject::Subject;
 use super::connection::connected;
 use super::output::{CommandResult, NOT_FOUND, NotFound, ProgressLine, actor, counted, print};
 use super::values;
+use crate::config::Settings;
 
 #[derive(Subcommand)]
 pub(crate) enum Job {
@@ -145,8 +145,8 @@ impl Selection {
             kinds,
             holder: self.user.as_ref().map(|user| holders.subject(user).id),
             error: self.error.clone(),
-            reason: None,
             older_than: self.older_than,
+            ..JobFilter::default()
         };
         if filter.is_empty() {
             return Err("name jobs by their ids, or by --service, --user, --error or --older-than".into());

@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::config::Settings;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::Subcommand;
@@ -14,6 +13,7 @@ use weir_ledger::control::{self, KEY_PREFIX, Scope, ServiceKey};
 use super::connection::connected;
 use super::output::{CommandResult, actor, plain_table, print, print_error, print_json, table_text};
 use super::values;
+use crate::config::Settings;
 
 #[derive(Subcommand)]
 pub(crate) enum Key {

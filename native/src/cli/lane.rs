@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use crate::config::Settings;
-use crate::lane_pause::{PauseError, set_paused};
 use clap::Subcommand;
 
 use super::connection::connected;
 use super::output::{CommandResult, NotFound, actor, print};
+use crate::config::Settings;
+use crate::lane_pause::{PauseError, set_paused};
 
 #[derive(Subcommand)]
 pub(crate) enum Lane {

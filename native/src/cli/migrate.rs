@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use crate::config::Settings;
 use clap::Args;
 use weir_ledger::catalogue;
 use weir_ledger::migrate::{self, River};
 
 use super::connection::needs_sessions;
 use super::output::{CommandResult, counted, print, with_progress};
+use crate::config::Settings;
 
 /// The options of `weir migrate`.
 #[derive(Args)]

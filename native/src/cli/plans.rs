@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use crate::config::Settings;
 use serde::Serialize;
 use weir_ledger::catalogue::{self, Catalogue, PlanLimits};
 use weir_policy::span::Span;
 
 use super::connection::connected;
 use super::output::{CommandResult, counted, plain_table, print, print_json, table_text};
+use crate::config::Settings;
 
 /// The database's catalogue, and what `weir.toml` would change.
 #[derive(Serialize)]

@@ -6,6 +6,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::{of_sessions, ready};
+use super::output::CommandResult;
+use super::signals::StopSignals;
 use crate::Handlers;
 use crate::api::probes::{self, Probes};
 use crate::api::serve;
@@ -15,13 +22,6 @@ use crate::context::Context;
 use crate::handler::watch_programs;
 use crate::telemetry::{logs, metrics, traces};
 use crate::work::{Role, Working, reconcile};
-use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
-
-use super::connection::{of_sessions, ready};
-use super::output::CommandResult;
-use super::signals::StopSignals;
 
 /// The maximum duration of a shutdown after the drain time: programs have 10 s after SIGTERM, and their results are
 /// recorded.

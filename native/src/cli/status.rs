@@ -5,8 +5,6 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::config::Settings;
-use crate::status;
 use clap::Args;
 use serde::Serialize;
 use tokio_postgres::Client;
@@ -16,6 +14,8 @@ use super::connection::connected;
 use super::output::{CommandResult, print};
 use super::screen::{Next, Screen};
 use super::signals::StopSignals;
+use crate::config::Settings;
+use crate::status;
 
 /// The interval of `--watch`.
 const EVERY: Duration = Duration::from_secs(1);

@@ -3,8 +3,6 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::config::Settings;
-use crate::token;
 use clap::Args;
 use uuid::Uuid;
 use weir_policy::subject::Subject;
@@ -12,6 +10,8 @@ use weir_policy::subject::Subject;
 use super::connection::connected;
 use super::output::{CommandResult, print};
 use super::values;
+use crate::config::Settings;
+use crate::token;
 
 #[derive(Args)]
 pub(super) struct Token {

@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use crate::config::Settings;
 use clap::Args;
 use weir_ledger::migrate::{self, Uninstalled};
 
 use super::connection::needs_sessions;
 use super::output::{CommandResult, print, with_progress};
+use crate::config::Settings;
 
 /// The options of `weir uninstall`.
 #[derive(Args)]

@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::api::admin::CloudEvent;
-use crate::config::Settings;
 use clap::Subcommand;
 use jiff::Timestamp;
 use weir_ledger::control::{self, UsageEvent};
@@ -16,6 +14,8 @@ use weir_ledger::control::{self, UsageEvent};
 use super::connection::connected;
 use super::output::{CommandResult, ProgressLine, actor, counted, print, print_error};
 use super::values;
+use crate::api::admin::CloudEvent;
+use crate::config::Settings;
 
 #[derive(Subcommand)]
 pub(crate) enum Usage {

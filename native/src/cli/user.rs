@@ -5,8 +5,6 @@ use std::error::Error;
 use std::io::{IsTerminal, stdin};
 use std::process::ExitCode;
 
-use crate::api::admin::holder_view;
-use crate::config::Settings;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -25,6 +23,8 @@ use super::connection::connected;
 use super::output::{CommandResult, actor, counted, print, print_json};
 use super::user_text;
 use super::values;
+use crate::api::admin::holder_view;
+use crate::config::Settings;
 
 #[derive(Args)]
 pub(crate) struct User {

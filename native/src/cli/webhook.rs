@@ -3,8 +3,6 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::config::Settings;
-use crate::webhooks;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use tokio_postgres::Client;
@@ -14,6 +12,8 @@ use weir_ledger::control::{self, Replay, TestDelivery, Webhook as Row};
 use super::connection::connected;
 use super::output::{CommandResult, actor, counted, plain_table, print, print_error, table_text};
 use super::values;
+use crate::config::Settings;
+use crate::webhooks;
 
 /// The maximum wait for a test: longer than a receiver may take to respond.
 const PATIENCE: Duration = Duration::from_secs(25);

@@ -1,8 +1,7 @@
 -- Locks all accounts of these holders, in order. Every writer of reservations or usage events takes these locks before
 -- it touches a balance. So all writers use one order, and one row shows who is blocked.
 -- Cost: one index range a holder. Waits for the locks.
--- Callers: changes of ledger/src/control/; repairs in ledger/src/audit/ and
--- ledger/src/settlement/.
+-- Callers: changes of ledger/src/control/; repairs in ledger/src/settlement/.
 CREATE OR REPLACE FUNCTION lock_holders(of_holders uuid[]) RETURNS void LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$

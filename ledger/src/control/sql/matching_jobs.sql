@@ -1,7 +1,8 @@
 -- A slice of the jobs that match a filter, by id.
 -- Parameters: $1 the last job of the previous slice, $2 states, $3 kinds (null: all), $4 the holder (null: all), $5 a part
 -- of the error as its owner sees it (null: any), $6 seconds since the job ended or was submitted (null: any), $7 the size
--- of a slice, $8 the reason as failures.sql shows it (null: any). Reads the jobs in these states. Deliveries to webhooks are left out.
+-- of a slice, $8 the reason as failures.sql shows it (null: any). Reads the jobs in these states. Deliveries to webhooks
+-- are left out.
 SELECT j.id
 FROM river_job j
 WHERE j.id > $1 AND j.state::text = ANY ($2::text[]) AND j.kind <> 'weir:webhook'

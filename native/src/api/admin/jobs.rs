@@ -82,10 +82,10 @@ pub(super) async fn retry(
         kinds: wanted.service.as_ref().map(kind).transpose()?,
         holder: wanted.subject.as_ref().map(holder).transpose()?,
         error: wanted.error,
-        reason: None,
         older_than: wanted
             .older_than
             .map(|seconds| Duration::from_secs(seconds.into())),
+        ..JobFilter::default()
     };
     if filter.is_empty() {
         let detail = "Give at least one of service, subject, error and older_than.";
