@@ -1,7 +1,8 @@
 //! The bindings of `wrangler.toml`, typed. Each getter is one property read.
 
-use js_sys::{Object, Promise, Uint8Array};
+use js_sys::{Object, Promise};
 use wasm_bindgen::prelude::*;
+use weir_limiter::bindings::CounterNamespace;
 
 #[wasm_bindgen]
 extern "C" {
@@ -36,51 +37,6 @@ extern "C" {
     /// The number of the edge, in a Worker with several. None for the first.
     #[wasm_bindgen(method, getter, js_name = WEIR_EDGE)]
     pub(crate) fn edge(this: &Bindings) -> Option<u32>;
-
-    /// The namespace of the counting objects.
-    pub(crate) type CounterNamespace;
-
-    #[wasm_bindgen(method, catch, js_name = getByName)]
-    pub(crate) fn get_by_name(this: &CounterNamespace, name: &str) -> Result<CounterStub, JsValue>;
-
-    #[wasm_bindgen(method, catch, js_name = getByName)]
-    pub(crate) fn get_by_name_with_options(
-        this: &CounterNamespace,
-        name: &str,
-        options: &Object,
-    ) -> Result<CounterStub, JsValue>;
-
-    /// A stub that calls one counting object.
-    pub(crate) type CounterStub;
-
-    /// Calls `AddressCounter::take`. The promise resolves to a packed result.
-    #[wasm_bindgen(method, catch)]
-    pub(crate) fn take(
-        this: &CounterStub,
-        kind: u32,
-        upper: u32,
-        lower: u32,
-        cost: u32,
-    ) -> Result<Promise, JsValue>;
-
-    /// The storage of an object.
-    pub(crate) type ObjectStorage;
-
-    #[wasm_bindgen(method, getter)]
-    pub(crate) fn kv(this: &ObjectStorage) -> Values;
-
-    /// The storage as a synchronous key-value store. The runtime holds responses back until writes are durable.
-    pub(crate) type Values;
-
-    #[wasm_bindgen(method, catch)]
-    pub(crate) fn put(this: &Values, name: &str, value: &Uint8Array) -> Result<(), JsValue>;
-
-    #[wasm_bindgen(method, catch)]
-    pub(crate) fn get(this: &Values, name: &str) -> Result<Option<Uint8Array>, JsValue>;
-
-    /// Names and values.
-    #[wasm_bindgen(method, catch)]
-    pub(crate) fn list(this: &Values) -> Result<JsValue, JsValue>;
 
     /// A rate limiting binding.
     pub(crate) type NativeLimiter;

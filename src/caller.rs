@@ -1,5 +1,7 @@
 //! Authentication of the caller: a user with a valid token, or anonymous.
 
+use std::pin::Pin;
+
 use wasm_bindgen_futures::JsFuture;
 use weir_policy::token::{self, Check, Keys, Token, TokenError, User};
 
@@ -57,7 +59,7 @@ pub(crate) async fn credentials(
     context: &RequestContext<'_>,
     headers: &CredentialHeaders<'_>,
     own_origin: &str,
-    is_blocked: impl Fn() -> bool,
+    is_blocked: &dyn Fn() -> bool,
 ) -> Credentials {
     if let Some(authorization) = headers.authorization.filter(|value| !value.trim().is_empty()) {
         return match bearer(authorization) {
@@ -84,7 +86,7 @@ pub(crate) async fn credentials(
     if cross_origin {
         return Credentials::Anonymous;
     }
-    match verify(context, token, || false).await {
+    match verify(context, token, &|| false).await {
         Ok(Ok(user)) => Credentials::User(user),
         Ok(Err(_)) => Credentials::Anonymous,
         // A user who may have signed in must not be counted, or submit a job, as an anonymous client.
@@ -99,7 +101,7 @@ pub(crate) async fn credentials(
 async fn verify(
     context: &RequestContext<'_>,
     text: &str,
-    is_blocked: impl Fn() -> bool,
+    is_blocked: &dyn Fn() -> bool,
 ) -> Result<Result<User, TokenError>, Unverifiable> {
     let config = context.config;
     let now = clock::now_ms();
@@ -107,11 +109,14 @@ async fn verify(
     if let Some((user, keys)) = verified_tokens::get(config.edge, text, now, is_current) {
         if let Some((url, _)) = keys {
             // Fetches it in the background when it is too old.
-            jwks::key_set(context, &url, false).await;
+            let fetching: Pin<Box<dyn Future<Output = _>>> = Box::pin(jwks::key_set(context, &url, false));
+            fetching.await;
         }
         return Ok(Ok(user));
     }
-    let verified = verify_new(context, text, now, is_blocked).await?;
+    // As separate code, which isolates compile when they verify a token for the first time.
+    let verifying: Pin<Box<dyn Future<Output = _>>> = Box::pin(verify_new(context, text, now, is_blocked));
+    let verified = verifying.await?;
     Ok(verified.map(|(user, keys)| {
         verified_tokens::put(config.edge, text, &user, keys, now);
         user
@@ -123,7 +128,7 @@ async fn verify_new(
     context: &RequestContext<'_>,
     text: &str,
     now: u64,
-    is_blocked: impl Fn() -> bool,
+    is_blocked: &dyn Fn() -> bool,
 ) -> Result<Result<(User, Option<KeySetVersion>), TokenError>, Unverifiable> {
     let config = context.config;
     let issuer = config.issuers.of(text);

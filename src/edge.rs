@@ -1,5 +1,6 @@
 //! The handling of a request, from authentication to the response.
 
+use std::pin::Pin;
 use std::rc::Rc;
 
 use wasm_bindgen::{JsCast, JsValue};
@@ -366,7 +367,7 @@ async fn sent_credentials(
         !api_request.route.passes_authorization && context.config.mode == EnforcementMode::Enforce;
     let key = address.key.within(context.config.ipv6_prefix);
     let is_blocked = || is_denied && limiter::has_sent_bad_tokens(context, key);
-    match credentials(context, &api_request.credentials, own_origin, is_blocked).await {
+    match credentials(context, &api_request.credentials, own_origin, &is_blocked).await {
         // The origin may know what it is. A token that a key of the edge's has verified is for the edge.
         Credentials::Refused(error)
             if api_request.route.passes_authorization && error != SERVICE_KEY && !error.is_about_time() =>
@@ -596,11 +597,15 @@ async fn decide(
 ) -> Option<RateLimitDecision> {
     let incoming = request.unchecked_ref();
     let decision = match (credentials, route.class, context.config.users) {
-        (Credentials::User(user), RouteClass::OwnLimits, _) => {
-            limiter::own(context, incoming, &route.limits, address, Some(user)).await?
-        }
-        (Credentials::Anonymous, RouteClass::OwnLimits, _) => {
-            limiter::own(context, incoming, &route.limits, address, None).await?
+        (Credentials::User(_) | Credentials::Anonymous, RouteClass::OwnLimits, _) => {
+            let user = match credentials {
+                Credentials::User(user) => Some(user),
+                _ => None,
+            };
+            // As separate code, which only isolates with such routes compile.
+            let deciding: Pin<Box<dyn Future<Output = _>>> =
+                Box::pin(limiter::own(context, incoming, &route.limits, address, user));
+            deciding.await?
         }
         (Credentials::User(user), RouteClass::Limited, Some(limits)) => {
             let key = AddressKey::user(&user.identity.holder);

@@ -128,7 +128,17 @@ pub(crate) async fn send(
         }
         Err(error) => error,
     };
-    let problem = match error.as_string().as_deref() {
+    let problem = failure(context, outgoing, &error);
+    Ok(Forwarded::Problem(problem.with("request_id", context.request_id)))
+}
+
+/// The problem for an error of [`glue::forward`], which it reports. Not part of its caller, because isolates compile whole
+/// functions.
+#[cold]
+#[inline(never)]
+fn failure(context: &RequestContext<'_>, outgoing: &Outgoing<'_>, error: &JsValue) -> Problem {
+    let config = context.config;
+    match error.as_string().as_deref() {
         Some(glue::TOO_LARGE) => {
             let max = outgoing.max_body_bytes.unwrap_or(u32::MAX);
             let detail = format!("The body may have at most {max} bytes.");
@@ -150,16 +160,15 @@ pub(crate) async fn send(
             Problem::new(504, "Gateway Timeout", detail)
         }
         _ if outgoing.origin.is_own_handler() => {
-            context.report(Event::HandlerFailed, &message(&error));
+            context.report(Event::HandlerFailed, &message(error));
             let detail = "The handler failed. Its error is in the log.";
             Problem::new(500, "Internal Server Error", detail)
         }
         _ => {
-            context.report(Event::OriginUnreachable, &message(&error));
+            context.report(Event::OriginUnreachable, &message(error));
             unreachable()
         }
-    };
-    Ok(Forwarded::Problem(problem.with("request_id", context.request_id)))
+    }
 }
 
 /// The origin sent no usable response.

@@ -89,13 +89,26 @@ export function names(lines) {
 
 /** Method, URL, and the values of these headers: "=" and the value, or an empty line for an absent header. */
 export function facts(request, names) {
-  const { headers } = request;
+  const headers = received(request);
   let packed = `${request.method}\n${request.url}\n`;
   for (const name of names) {
-    const value = headers.get(name);
-    packed += value === null ? "\n" : `=${value}\n`;
+    const value = headers[name];
+    packed += value === undefined ? "\n" : `=${value}\n`;
   }
   return packed;
+}
+
+const known = Symbol("headers");
+
+/** The headers of a client's request, read once: each call into the runtime costs as much as ten of these lines. */
+function received(request) {
+  if (request[known] !== undefined) return request[known];
+  const headers = {};
+  request.headers.forEach((value, name) => {
+    headers[name] = value;
+  });
+  request[known] = headers;
+  return headers;
 }
 
 /** The header Cache-Control of a response, or undefined. */
@@ -164,10 +177,10 @@ function eachChange(changes, apply) {
 function headersOf(request, filter, changes) {
   const headers = {};
   let connection = "";
-  request.headers.forEach((value, name) => {
+  for (const [name, value] of Object.entries(received(request))) {
     if (filter.passes(name)) headers[name] = value;
     else if (name === "connection") connection = value;
-  });
+  }
   if (connection !== "") for (const name of listedBy(connection)) delete headers[name];
   return changed(headers, changes);
 }
@@ -194,9 +207,9 @@ export function forward(env, service, url, request, caller, filter, changes, max
   } else if (request.body !== null && maxBytes === undefined) {
     init.body = request.body;
   } else if (request.body !== null) {
-    const header = request.headers.get("content-length");
-    if (header !== null && Number(header) > maxBytes) return Promise.reject("too large");
-    return header !== null && Number(header) <= maxChunk
+    const header = received(request)["content-length"];
+    if (header !== undefined && Number(header) > maxBytes) return Promise.reject("too large");
+    return header !== undefined && Number(header) <= maxChunk
       ? uploadWhole(send, url, init, request, uploadMs, originMs)
       : upload(send, url, init, request, header, maxBytes, uploadMs, originMs);
   }
@@ -206,17 +219,33 @@ export function forward(env, service, url, request, caller, filter, changes, max
 /** The answer of an origin, which may have this long. */
 const answerOf = (answer, originMs) => (originMs === undefined ? answer : withTimeout(answer, originMs));
 
-/** Forwards a request with a body that fits into one chunk, when all of it has arrived. */
-async function uploadWhole(send, url, init, request, uploadMs, originMs) {
-  const arrived = request.arrayBuffer().catch(() => Promise.reject("client aborted"));
-  const body = await withTimeout(arrived, uploadMs, "client slow");
-  return answerOf(send(url, { ...init, body }), originMs);
+/**
+ * Forwards a request with a body that fits into one chunk, when all of it has arrived. One timer serves for both times,
+ * because a timer costs 2% of a request.
+ */
+function uploadWhole(send, url, init, request, uploadMs, originMs = Number.POSITIVE_INFINITY) {
+  let [until, late] = [Date.now() + uploadMs, "client slow"];
+  const { promise: expired, reject } = Promise.withResolvers();
+  const check = () => {
+    const left = until - Date.now();
+    if (left <= 0) reject(late);
+    else if (left < Number.POSITIVE_INFINITY) setTimeout(check, left);
+  };
+  setTimeout(check, Math.min(uploadMs, originMs));
+  const answered = request.arrayBuffer().then(
+    (body) => {
+      [until, late] = [Date.now() + originMs, "timed out"];
+      return send(url, { ...init, body });
+    },
+    () => Promise.reject("client aborted"),
+  );
+  return Promise.race([answered, expired]);
 }
 
 /** Forwards a request with its body, chunk by chunk. The origin's time begins when all of it has been sent. */
 function upload(send, url, init, request, header, maxBytes, uploadMs, originMs) {
-  const length = header === null ? maxChunk : Number(header);
-  const { readable, writable } = header === null ? new IdentityTransformStream() : new FixedLengthStream(length);
+  const length = header === undefined ? maxChunk : Number(header);
+  const { readable, writable } = header === undefined ? new IdentityTransformStream() : new FixedLengthStream(length);
   const stop = new AbortController();
   const answer = send(url, { ...init, body: readable, signal: stop.signal });
   const chunk = new ArrayBuffer(Math.min(length, maxChunk) || 1);

@@ -38,7 +38,6 @@
 
 mod access_log;
 mod bindings;
-mod clock;
 mod cors;
 mod credential_headers;
 mod glue;
@@ -78,13 +77,16 @@ mod edge;
 mod weir;
 
 use wasm_bindgen::prelude::wasm_bindgen;
+use weir_limiter::clock;
+pub use weir_limiter::counter::AddressCounter;
+pub use weir_limiter::own::{Counted, Limit};
 
-pub use crate::counter::AddressCounter;
-pub use crate::weir::{Caller, Counted, Limit, Weir};
+pub use crate::weir::{Caller, Weir};
 
 /// Runs once, when the module is instantiated. Private, so that the Worker may have another start function.
 #[wasm_bindgen(start, private)]
 fn start() {
+    weir_limiter::counter::set_limits(counter::limits);
     let next = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         // This comes first, because the tally is part of the preserved state.

@@ -11,15 +11,17 @@ use std::rc::Rc;
 use js_sys::{Boolean, Object, Reflect};
 use serde_json::{Value, json};
 use wasm_bindgen::{JsCast, JsValue};
+use web_sys::Request;
+use weir_limiter::bindings::CounterNamespace;
 use weir_policy::address::AddressKey;
 use weir_policy::circuit_breaker::CircuitBreaker;
 use weir_policy::limit_cache::LimitCache;
 use weir_policy::limit_set::{Counts, Limits, Scope, SetResult};
-use weir_policy::route::{CountedBy, LimitGroup};
+use weir_policy::route::{CountedBy, LimitGroup, Plan};
 use weir_policy::token::User;
 use weir_policy::window::LimitResult;
 
-use crate::bindings::{Bindings, CounterNamespace, IncomingRequest, NativeLimiter, object};
+use crate::bindings::{Bindings, IncomingRequest, NativeLimiter, object};
 use crate::clock;
 use crate::config::CounterFallback;
 use crate::context::RequestContext;
@@ -216,8 +218,17 @@ pub(crate) async fn own(
                 Some(value) => (claim_key(context, user, value), ("claim", "claim")),
                 None => continue,
             },
+            (CountedBy::Header(name), _) => match request.unchecked_ref::<Request>().headers().get(name) {
+                // Only a hash of it is stored.
+                Ok(Some(value)) => (AddressKey::own(&value), ("header", "header")),
+                Ok(None) | Err(_) => continue,
+            },
             (CountedBy::Address, Some(_)) | (CountedBy::User | CountedBy::Claim(_), None) => continue,
         };
+        let has_plan = |plan: &Plan| user.is_some_and(|user| plan.is_of(&user.claims));
+        if !group.plan.as_ref().is_none_or(has_plan) {
+            continue;
+        }
         let limits = Exact {
             edge: context.config.edge,
             group: Some(group.id),
@@ -225,7 +236,7 @@ pub(crate) async fn own(
             limits: &group.limits,
             fallback: match group.by {
                 CountedBy::Address | CountedBy::AnyAddress => Bindings::submission_limiter,
-                CountedBy::User | CountedBy::Claim(_) => Bindings::user_limiter,
+                CountedBy::User | CountedBy::Claim(_) | CountedBy::Header(_) => Bindings::user_limiter,
             },
         };
         match exact(context, request, key, &limits).await {

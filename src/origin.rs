@@ -74,6 +74,8 @@ fn base(uri: &Uri, text: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// All errors, each with the path of the faulty member.
+// Isolates compile whole functions, and need this one only if the setting is set.
+#[inline(never)]
 pub(crate) fn from_json(
     name: &str,
     json: &Value,

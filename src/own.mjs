@@ -72,15 +72,15 @@ export function countingByFetch(bindings) {
   const { ADDRESS_COUNTERS: objects } = bindings;
   if (objects === undefined) return bindings;
   const calling =
-    (stub) =>
+    (stub, method) =>
     async (...values) => {
-      const response = await stub.fetch(`https://counter/take/${values.join("/")}`);
+      const response = await stub.fetch(`https://counter/${method}/${values.join("/")}`);
       if (!response.ok) throw new Error(`the counting object answered ${response.status}`);
       return Number(await response.text());
     };
   const getByName = (name, options) => {
     const stub = objects.getByName(name, options);
-    return { take: calling(stub) };
+    return { take: calling(stub, "take"), refund: calling(stub, "refund") };
   };
   return { ...bindings, ADDRESS_COUNTERS: { getByName } };
 }

@@ -225,6 +225,9 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn number(&mut self, name: &str, default: u32, min: u32, max: u32) -> u32 {
+        if !self.is_set(name) {
+            return default;
+        }
         let expected = format!("a whole number from {min} to {max}");
         let Some(text) = self.scalar(name, &expected) else {
             return default;
@@ -272,25 +275,30 @@ impl<'a> Reader<'a> {
 
     /// One of several words. The first is the default. A boolean stands for `on` or `off`.
     pub(crate) fn one_of<T: Copy, const N: usize>(&mut self, name: &str, words: &[(&str, T); N]) -> T {
-        let (_, default) = words[0];
-        let expected: Vec<_> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
+        words[self.place(name, &words.map(|(word, _)| word))].1
+    }
+
+    /// The place of a setting among several words. Not part of the generic function, of which there are many copies.
+    #[inline(never)]
+    fn place(&mut self, name: &str, words: &[&str]) -> usize {
+        if !self.is_set(name) {
+            return 0;
+        }
+        let expected: Vec<_> = words.iter().map(|word| format!("`{word}`")).collect();
         let expected = expected.join(" or ");
         let Some(text) = self.scalar(name, &expected) else {
-            return default;
+            return 0;
         };
         let written = match text.as_str() {
             "true" => "on",
             "false" => "off",
             other => other,
         };
-        match words.iter().find(|(word, _)| *word == written) {
-            Some((_, value)) => *value,
-            None => {
-                self.errors
-                    .push(format!("{name} is `{text}`; expected {expected}"));
-                default
-            }
-        }
+        words.iter().position(|word| *word == written).unwrap_or_else(|| {
+            self.errors
+                .push(format!("{name} is `{text}`; expected {expected}"));
+            0
+        })
     }
 
     /// A list: texts separated by commas, or a list of strings.

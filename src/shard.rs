@@ -1,8 +1,6 @@
 //! The choice of the counting object: one for many addresses of a region, and one for each user.
 
 use weir_policy::address::AddressKey;
-use weir_policy::limit_set::Limits;
-use weir_policy::window::Algorithm;
 
 /// A counting object: its name, and where Cloudflare should create it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,30 +30,6 @@ pub(crate) fn of_edge(name: &str, edge: Option<u32>) -> String {
     edge.map_or_else(|| name.to_owned(), |number| format!("{name}@{number}"))
 }
 
-/// The name of the object that counts a key of the Worker's own code. `limit()` in `weir.mjs` creates names of the same
-/// form.
-pub(crate) fn own_shard(key: AddressKey, limit: u32, seconds: u64) -> String {
-    format!("limit-{limit}-{seconds}-{}", hex(key))
-}
-
-/// A key as 16 hexadecimal digits.
-fn hex(key: AddressKey) -> String {
-    let (_, upper, lower) = key.to_parts();
-    format!("{upper:08x}{lower:08x}")
-}
-
-/// The limit of an object that [`own_shard`] names.
-pub(crate) fn own_limit(name: Option<&str>) -> Option<Limits> {
-    let mut parts = name?.strip_prefix("limit-")?.split('-');
-    let (limit, seconds): (u32, u64) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    Some(Limits {
-        address: limit,
-        prefix: limit,
-        window_ms: seconds * 1000,
-        algorithm: Algorithm::Fixed,
-    })
-}
-
 /// The object for `key`. One address must always have the same object, but routes change. So its region depends on the
 /// location that Cloudflare has for the address, not on the data centre that received the request.
 ///
@@ -72,7 +46,8 @@ pub(crate) fn shard(
 ) -> Shard {
     let is_user = matches!(key, AddressKey::User(_));
     let id = if is_user {
-        hex(key)
+        let (_, upper, lower) = key.to_parts();
+        format!("{upper:08x}{lower:08x}")
     } else {
         (key.spread() % u64::from(shards.max(1))).to_string()
     };
@@ -179,13 +154,5 @@ mod tests {
                 }
             );
         }
-    }
-
-    #[test]
-    fn the_name_of_an_object_contains_its_own_limit() {
-        let name = own_shard(AddressKey::own("export:anne"), 5, 3600);
-        let limits = own_limit(Some(&name)).unwrap();
-        assert_eq!((limits.address, limits.window_ms), (5, 3_600_000));
-        assert_eq!(own_limit(Some("weur-0")), None);
     }
 }

@@ -1,8 +1,9 @@
 //! Waiting for a promise with a timeout.
 
 use js_sys::Promise;
-use wasm_bindgen::{JsCast, JsValue};
+use wasm_bindgen::JsValue;
 use wasm_bindgen_futures::JsFuture;
+pub(crate) use weir_limiter::error::message;
 
 use crate::glue;
 
@@ -39,12 +40,4 @@ pub(crate) async fn with_timeout(promise: Promise, timeout_ms: u32) -> Result<Js
                 WaitError::Failed(error)
             }
         })
-}
-
-/// The message of a JavaScript error.
-pub(crate) fn message(error: &JsValue) -> String {
-    match error.dyn_ref::<js_sys::Error>() {
-        Some(error) => String::from(error.message()),
-        None => error.as_string().unwrap_or_else(|| format!("{error:?}")),
-    }
 }

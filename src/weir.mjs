@@ -1,53 +1,19 @@
 // The edge as a library, for this Worker and for others. Decisions are made in Rust; this file has only code that requires
 // JavaScript.
-import { DurableObject, env as workerEnv } from "cloudflare:workers";
-import {
-  AddressCounter as Counter,
-  fetch as forward,
-  __worker_init_state as program,
-  settingNames,
-  unknownOptions,
-} from "../build/index.js";
+import * as rust from "../build/index.js";
+import { counterClass, limits } from "./limits.mjs";
 import { withHandler } from "./own.mjs";
+
+export { rateLimitFields, tooManyRequests } from "./limits.mjs";
+
+const { fetch: forward, settingNames, unknownOptions } = rust;
 
 // The first ten frames belong to the panic itself.
 Error.stackTraceLimit = 100;
 
-// The runtime accepts method calls only on objects of classes that extend DurableObject.
-export class AddressCounter extends DurableObject {
-  #bindings;
-  #counter;
-  #instance;
+export const AddressCounter = counterClass(rust, (name, env) => edgeOf(name)(env));
 
-  constructor(state, env) {
-    super(state, env);
-    this.#bindings = edgeOf(state.id.name)(env);
-    this.#live();
-  }
-
-  /** The counter in Rust's memory, which is replaced after a panic. */
-  #live() {
-    // After a panic, this call restarts Rust; each start has a number.
-    const { instanceId } = program();
-    if (this.#instance !== instanceId) {
-      this.#counter = new Counter(this.ctx, this.#bindings);
-      this.#instance = instanceId;
-    }
-    return this.#counter;
-  }
-
-  take(kind, upper, lower, cost) {
-    return this.#live().take(kind, upper, lower, cost);
-  }
-
-  alarm() {
-    return this.#live().alarm();
-  }
-
-  costs() {
-    return [...this.#live().costs()];
-  }
-}
+export const { limit, peek, refund, reset, limited } = limits(rust);
 
 // After a panic, Rust's memory is gone, and with it every request that was running in this isolate. See panics.rs and
 // tasks.mjs.
@@ -182,71 +148,4 @@ export function createWeir(options = {}) {
  */
 async function handle(bindings, request, ctx, next) {
   return respond(request, next ? withHandler(bindings, next) : bindings, ctx);
-}
-
-/** USER_KIND of policy/src/address.rs. */
-const userKind = 8;
-
-/** When the keys that have used up their limits may send again, by the names of their objects. */
-const blocked = new Map();
-const maxBlocked = 10_000;
-
-/**
- * Counts `cost` units of a key in a fixed window of `window` seconds, exactly and worldwide. All of them are counted, or
- * none. Resolves to whether they are allowed, how many units are left, and in how many milliseconds more are.
- */
-export async function limit(key, { limit, window, cost = 1 }) {
-  const whole = (name, value, most) => {
-    if (!Number.isInteger(value) || value < 1 || value > most)
-      throw new RangeError(`${name} is ${value}; expected a whole number from 1 to ${most}`);
-  };
-  whole("limit", limit, 1_048_575);
-  whole("window", window, 86_400);
-  whole("cost", cost, 1000);
-  const hash = new DataView(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(String(key))));
-  const [upper, lower] = [hash.getUint32(0), hash.getUint32(4)];
-  const hex = [upper, lower].map((half) => half.toString(16).padStart(8, "0")).join("");
-  // As own_shard in shard.rs does it.
-  const name = `limit-${limit}-${window}-${hex}`;
-  const now = Date.now();
-  const until = blocked.get(name) ?? 0;
-  if (until > now) return { allowed: false, limit, remaining: 0, resetAfterMs: until - now };
-  const packed = await workerEnv.ADDRESS_COUNTERS.getByName(name).take(userKind, upper, lower, cost);
-  // As LimitResult::pack in policy/src/window.rs does it.
-  const used = Math.floor(packed / 2) % 2 ** 20;
-  const resetAfterMs = Math.floor(packed / 2 ** 21);
-  if (used >= limit) {
-    if (blocked.size >= maxBlocked) blocked.clear();
-    // The time before the call: too early rather than too late.
-    blocked.set(name, now + resetAfterMs);
-  }
-  return { allowed: packed % 2 === 1, limit, remaining: Math.max(limit - used, 0), resetAfterMs };
-}
-
-const seconds = (milliseconds) => Math.ceil(milliseconds / 1000);
-
-/** The fields RateLimit-Policy and RateLimit of a counted request (draft-ietf-httpapi-ratelimit-headers-11). */
-export const rateLimitFields = ({ limit, remaining, resetAfterMs }, window, name = "limit") => ({
-  "ratelimit-policy": `"${name}";q=${limit};w=${window}`,
-  ratelimit: `"${name}";r=${remaining};t=${seconds(resetAfterMs)}`,
-});
-
-/** The answer to a request over its limit. */
-export function tooManyRequests(counted, window, name = "limit") {
-  const problem = {
-    type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
-    title: "Too Many Requests",
-    status: 429,
-    detail: "Rate limit exceeded. Please try again later.",
-    "violated-policies": [name],
-  };
-  return new Response(JSON.stringify(problem), {
-    status: 429,
-    headers: {
-      "content-type": "application/problem+json",
-      "cache-control": "no-store",
-      "retry-after": String(Math.max(seconds(counted.resetAfterMs), 1)),
-      ...rateLimitFields(counted, window, name),
-    },
-  });
 }

@@ -3,16 +3,13 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Duration;
 
 use js_sys::Promise;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use wasm_bindgen::prelude::*;
-use wasm_bindgen_futures::{JsFuture, future_to_promise};
-use weir_policy::address::AddressKey;
-use weir_policy::limit_set::SetResult;
-use weir_policy::window::{MAX_LIMIT, MAX_WINDOW_MS};
+use wasm_bindgen_futures::future_to_promise;
+use weir_limiter::own::{Change, Counted, Limit, count as own_limit};
 use worker::{Env, Error, Request, Response, Result};
 
 use crate::bindings::{Bindings, random_uuid};
@@ -22,7 +19,6 @@ use crate::events::{Event, report};
 use crate::own;
 use crate::response;
 use crate::settings::{self, HANDLER};
-use crate::shard::own_shard;
 
 #[wasm_bindgen(module = "/src/own.mjs")]
 extern "C" {
@@ -42,9 +38,6 @@ thread_local! {
 }
 
 type Configured = std::result::Result<Rc<Config>, ConfigError>;
-
-/// The largest value of [`Limit::cost`].
-const MAX_COST: u32 = 1000;
 
 /// The edge of a Worker. Creating one is cheap, so each request may have its own.
 ///
@@ -159,27 +152,38 @@ impl Weir {
     /// # }
     /// ```
     pub async fn limit(&self, key: &str, limit: Limit) -> Result<Counted> {
-        let seconds = limit.seconds().map_err(Error::RustError)?;
-        let objects = self
-            .bindings
-            .address_counters()
-            .ok_or_else(|| Error::RustError("the binding ADDRESS_COUNTERS is missing".to_owned()))?;
-        let key = AddressKey::own(key);
-        let (kind, upper, lower) = key.to_parts();
-        let name = own_shard(key, limit.limit, seconds);
-        let taken = objects.get_by_name(&name)?.take(kind, upper, lower, limit.cost)?;
-        let packed = JsFuture::from(taken).await?;
-        let SetResult { result, .. } = packed
-            .as_f64()
-            .and_then(SetResult::unpack)
-            .flatten()
-            .ok_or_else(|| Error::RustError("the counting object returned no result".to_owned()))?;
-        Ok(Counted {
-            allowed: result.admitted,
-            limit: limit.limit,
-            remaining: result.remaining(limit.limit),
-            reset_after: Duration::from_millis(result.reset_after_ms),
-        })
+        self.count(key, Change::Take, limit).await
+    }
+
+    /// The count of a key, without counting: `allowed` is whether one unit would be.
+    ///
+    /// # Errors
+    /// As [`Self::limit`].
+    pub async fn peek(&self, key: &str, limit: Limit) -> Result<Counted> {
+        self.count(key, Change::Peek, limit).await
+    }
+
+    /// Takes back the units of an action that failed. Do it before the window ends: later, they would be units of the next
+    /// one. Other isolates learn of it within ten seconds.
+    ///
+    /// # Errors
+    /// As [`Self::limit`].
+    pub async fn refund(&self, key: &str, limit: Limit) -> Result<Counted> {
+        self.count(key, Change::Refund, limit).await
+    }
+
+    /// Takes back all units of a key, as [`Self::refund`].
+    ///
+    /// # Errors
+    /// As [`Self::limit`].
+    pub async fn reset(&self, key: &str, limit: Limit) -> Result<Counted> {
+        self.count(key, Change::Reset, limit).await
+    }
+
+    async fn count(&self, key: &str, change: Change, limit: Limit) -> Result<Counted> {
+        own_limit(self.bindings.address_counters(), key, change, limit)
+            .await
+            .map_err(Error::from)
     }
 }
 
@@ -198,55 +202,6 @@ pub struct Caller {
     pub token_expires_at: Option<u64>,
     /// The claims of the token that `ASSERTION_CLAIMS` lists.
     pub claims: Map<String, Value>,
-}
-
-/// A limit of the Worker's own code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
-    /// The units per window: 1 to 1 048 575.
-    pub limit: u32,
-    /// The length of the window, which begins with a key's first unit: 1 to 86 400 seconds, without a fraction.
-    pub window: Duration,
-    /// The units to count now: 1 to 1000.
-    pub cost: u32,
-}
-
-impl Limit {
-    /// The window in seconds, or the error of a value that is out of range.
-    fn seconds(&self) -> std::result::Result<u64, String> {
-        let range = |name: &str, value: u32, max: u32| {
-            if (1..=max).contains(&value) {
-                Ok(())
-            } else {
-                Err(format!("{name} is {value}; expected 1 to {max}"))
-            }
-        };
-        range("limit", self.limit, MAX_LIMIT)?;
-        range("cost", self.cost, MAX_COST)?;
-        let (seconds, max) = (self.window.as_secs(), MAX_WINDOW_MS / 1000);
-        if self.window.subsec_nanos() == 0 && (1..=max).contains(&seconds) {
-            Ok(seconds)
-        } else {
-            Err(format!(
-                "window is {:?}; expected 1 to {max} seconds without a fraction",
-                self.window
-            ))
-        }
-    }
-}
-
-/// The result of counting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Counted {
-    /// Whether the units were within the limit, and are counted.
-    pub allowed: bool,
-    /// The limit.
-    pub limit: u32,
-    /// The units that are left in the window.
-    pub remaining: u32,
-    /// The time until more units are allowed, to the millisecond.
-    pub reset_after: Duration,
 }
 
 async fn answer(bindings: &Bindings, request: web_sys::Request) -> Result<web_sys::Response> {
@@ -298,33 +253,5 @@ mod tests {
             (caller.token_expires_at, &caller.claims["roles"]),
             (Some(5), &json!(["a"]))
         );
-    }
-
-    #[test]
-    fn a_limit_out_of_range_is_an_error_that_names_the_value() {
-        let limit = Limit {
-            limit: 5,
-            window: Duration::from_secs(60),
-            cost: 1,
-        };
-        assert_eq!(limit.seconds(), Ok(60));
-        let window = |window| Limit { window, ..limit };
-        for (faulty, name) in [
-            (Limit { limit: 0, ..limit }, "limit"),
-            (
-                Limit {
-                    limit: MAX_LIMIT + 1,
-                    ..limit
-                },
-                "limit",
-            ),
-            (Limit { cost: 0, ..limit }, "cost"),
-            (Limit { cost: 1001, ..limit }, "cost"),
-            (window(Duration::ZERO), "window"),
-            (window(Duration::from_millis(1500)), "window"),
-            (window(Duration::from_secs(86_401)), "window"),
-        ] {
-            assert!(faulty.seconds().unwrap_err().starts_with(name), "{faulty:?}");
-        }
     }
 }

@@ -1,3 +1,19 @@
+import type { limit } from "./limit.js";
+
+export {
+  AddressCounter,
+  type Counted,
+  type Limit,
+  type LimitOptions,
+  limit,
+  limited,
+  peek,
+  rateLimitFields,
+  refund,
+  reset,
+  tooManyRequests,
+} from "./limit.js";
+
 /** The caller of a request that passed all checks. */
 export interface Caller {
   /** The subject of the verified token; null for an anonymous request. */
@@ -17,11 +33,20 @@ export interface Route {
   methods?: string[];
   path: string;
   callers?: "anyone" | "signed_in";
-  limits?: { by: "address" | "any_address" | "user" | { claim: string }; limit: number; window: string }[];
+  limits?: RouteLimit[];
   skip?: boolean;
   pass?: ("authorization" | "cookie")[];
   origin?: string;
   max_body_bytes?: number;
+}
+
+/** A limit of a route. See ROUTES in the documentation. */
+export interface RouteLimit {
+  by: "address" | "any_address" | "user" | { claim: string } | { header: string };
+  limit: number;
+  window: string;
+  /** The claim that names users' plans, and the limits of plans. `limit` is that of all others. */
+  of?: { claim: string; [plan: string]: string | number };
 }
 
 /** Another issuer. See ISSUERS in the documentation. */
@@ -96,26 +121,14 @@ type VariableName<Option extends string> = Option extends `${infer First}${infer
  */
 export type Options = Settings & { [Option in keyof Settings as VariableName<Option>]: Settings[Option] };
 
-/** The result of counting. */
-export interface Counted {
-  allowed: boolean;
-  limit: number;
-  remaining: number;
-  /** Milliseconds until more units are allowed. */
-  resetAfterMs: number;
-}
-
 /** A Worker's own handler. */
 export type Next = (request: Request, caller: Caller) => Response | Promise<Response>;
 
 export interface Weir {
   /** Answers a request: refuses it, or passes it to `next`, or to an origin that its route names. */
   handle(request: Request, env: object, ctx: unknown, next?: Next): Promise<Response>;
-  /**
-   * Counts `cost` units (default 1, at most 1000) of a key in a fixed window of `window` seconds. The count is exact and
-   * worldwide. Either all units are counted or none.
-   */
-  limit(key: string, options: { limit: number; window: number; cost?: number }): Promise<Counted>;
+  /** `limit` of this module. It is the same for all edges. */
+  limit: typeof limit;
 }
 
 /**
@@ -123,19 +136,3 @@ export interface Weir {
  * counts. Calls with equal options are one edge.
  */
 export function createWeir(options?: Options): Weir;
-
-/** `limit` of any edge. It needs the binding ADDRESS_COUNTERS, and no settings. */
-export function limit(key: string, options: { limit: number; window: number; cost?: number }): Promise<Counted>;
-
-/** The fields RateLimit-Policy and RateLimit of a result of `limit`. `name` is that of the policy (default `limit`). */
-export function rateLimitFields(counted: Counted, window: number, name?: string): Record<string, string>;
-
-/** The 429 for a result of `limit` that is not allowed. */
-export function tooManyRequests(counted: Counted, window: number, name?: string): Response;
-
-/** The Durable Object that counts. Export it, and bind it as ADDRESS_COUNTERS. */
-export class AddressCounter {
-  constructor(state: unknown, env: unknown);
-  /** Marks a class of objects in the types that `wrangler types` generates. */
-  readonly __DURABLE_OBJECT_BRAND: never;
-}

@@ -9,12 +9,15 @@ use crate::window::LimitResult;
 struct Denial {
     used: u32,
     until: u64,
+    /// When it is forgotten, at the latest.
+    known_until: u64,
 }
 
 /// The denials of a bounded number of addresses. An evicted entry costs one call of the counting object.
 #[derive(Clone, Debug)]
 pub struct LimitCache<K = AddressKey> {
     capacity: usize,
+    max_age_ms: u64,
     denials: BTreeMap<K, Denial>,
     prune_at: u64,
 }
@@ -22,8 +25,14 @@ pub struct LimitCache<K = AddressKey> {
 impl<K: Ord> LimitCache<K> {
     /// An empty cache for at most `capacity` addresses.
     pub fn new(capacity: usize) -> Self {
+        Self::with_max_age(capacity, u64::MAX)
+    }
+
+    /// The same, for counts that may also go down: a denial is forgotten after `max_age_ms`.
+    pub fn with_max_age(capacity: usize, max_age_ms: u64) -> Self {
         Self {
             capacity,
+            max_age_ms,
             denials: BTreeMap::new(),
             prune_at: 0,
         }
@@ -31,8 +40,12 @@ impl<K: Ord> LimitCache<K> {
 
     /// The denial of an address that is known to be over its limit at `now_ms` (milliseconds since the Unix epoch).
     pub fn denial(&self, key: K, now_ms: u64) -> Option<LimitResult> {
-        let Denial { used, until } = *self.denials.get(&key)?;
-        (until > now_ms).then(|| LimitResult {
+        let Denial {
+            used,
+            until,
+            known_until,
+        } = *self.denials.get(&key)?;
+        (known_until > now_ms).then(|| LimitResult {
             admitted: false,
             used,
             reset_after_ms: until - now_ms,
@@ -45,9 +58,11 @@ impl<K: Ord> LimitCache<K> {
         if result.admitted && result.remaining(limit) > 0 {
             return;
         }
+        let until = now_ms.saturating_add(result.reset_after_ms);
         let denial = Denial {
             used: result.used,
-            until: now_ms.saturating_add(result.reset_after_ms),
+            until,
+            known_until: until.min(now_ms.saturating_add(self.max_age_ms)),
         };
         if let Some(known) = self.denials.get_mut(&key) {
             *known = denial;
@@ -61,14 +76,19 @@ impl<K: Ord> LimitCache<K> {
         }
     }
 
+    /// Forgets an address.
+    pub fn forget(&mut self, key: &K) {
+        self.denials.remove(key);
+    }
+
     fn make_room(&mut self, now_ms: u64) {
         if now_ms >= self.prune_at {
-            self.denials.retain(|_, denial| denial.until > now_ms);
+            self.denials.retain(|_, denial| denial.known_until > now_ms);
             // Until the first denial ends, another pass would remove nothing.
             self.prune_at = self
                 .denials
                 .values()
-                .map(|denial| denial.until)
+                .map(|denial| denial.known_until)
                 .min()
                 .unwrap_or(0);
         }
@@ -112,6 +132,25 @@ mod tests {
         assert_eq!(cache.denial(ANNE, 5_999), Some(denial));
         assert_eq!(cache.denial(ANNE, 6_000), None);
         assert_eq!(cache.denial(AddressKey::V4(2), 2_000), None);
+    }
+
+    #[test]
+    fn a_denial_is_forgotten_after_its_maximum_age_or_on_demand() {
+        let mut cache = LimitCache::with_max_age(10, 1_000);
+        cache.remember(ANNE, &DENIED, 10, 1_000);
+        let denial = LimitResult {
+            reset_after_ms: 4_001,
+            ..DENIED
+        };
+        assert_eq!(
+            cache.denial(ANNE, 1_999),
+            Some(denial),
+            "with the end of its window"
+        );
+        assert_eq!(cache.denial(ANNE, 2_000), None);
+        cache.remember(ANNE, &DENIED, 10, 2_000);
+        cache.forget(&ANNE);
+        assert_eq!(cache.denial(ANNE, 2_000), None);
     }
 
     #[test]

@@ -204,11 +204,35 @@ impl Counts {
         for (at, window, _) in &seen {
             self.0.insert(*at, *window);
         }
-        let left = |seen: &SetResult| {
-            let policy = limits.get(seen.index).map(|limits| limits.policy(seen.scope));
-            seen.result.remaining(policy.map_or(0, |policy| policy.limit))
-        };
-        seen.into_iter().map(|(_, _, result)| result).min_by_key(left)
+        seen.into_iter()
+            .map(|(_, _, result)| result)
+            .min_by_key(|seen| remaining(limits, seen))
+    }
+
+    /// Takes back `cost` requests of `key` from all limits, or as many as are counted. Returns the result for the limit with
+    /// the fewest requests left.
+    pub fn refund(
+        &mut self,
+        limits: &[Limits],
+        key: AddressKey,
+        cost: u32,
+        now_ms: u64,
+    ) -> Option<SetResult> {
+        let seen: Vec<_> = self.seen(limits, key, 0, now_ms).collect();
+        for (at, window, SetResult { index, scope, .. }) in seen {
+            let policy = limits.get(index)?.policy(scope);
+            match window.refund(&policy, cost, now_ms) {
+                empty if empty == Window::default() => self.0.remove(&at),
+                window => self.0.insert(at, window),
+            };
+        }
+        self.peek(limits, key, now_ms)
+    }
+
+    /// The result for the limit with the fewest requests left, without counting a request.
+    pub fn peek(&self, limits: &[Limits], key: AddressKey, now_ms: u64) -> Option<SetResult> {
+        let seen = self.seen(limits, key, 0, now_ms).map(|(_, _, result)| result);
+        seen.min_by_key(|seen| remaining(limits, seen))
     }
 
     /// The denial that [`Self::take`] would return, without counting a request.
@@ -273,6 +297,12 @@ impl Counts {
             .map(|((head, _), window)| window.ends_at(head.algorithm()));
         ends.max()
     }
+}
+
+/// The requests left under the limit that a result refers to.
+fn remaining(limits: &[Limits], seen: &SetResult) -> u32 {
+    let policy = limits.get(seen.index).map(|limits| limits.policy(seen.scope));
+    seen.result.remaining(policy.map_or(0, |policy| policy.limit))
 }
 
 #[cfg(test)]
@@ -422,6 +452,35 @@ mod tests {
         assert!(bytes < 24_000_000, "{bytes}");
         let longest = rows.iter().map(|row| row.encode().len()).max();
         assert!(longest < Some(32_000), "{longest:?}");
+    }
+
+    #[test]
+    fn a_refund_and_a_peek_leave_the_rest_as_it_is() {
+        let mut counts = Counts::default();
+        let limits = [limits(10, 60_000)];
+        let used = |seen: Option<SetResult>| seen.unwrap().result.used;
+        let empty = counts.clone();
+        assert_eq!(used(counts.peek(&limits, ANNE, START)), 0);
+        assert_eq!(
+            used(counts.refund(&limits, ANNE, 3, START)),
+            0,
+            "nothing is counted"
+        );
+        assert_eq!(counts, empty);
+        assert_eq!(used(counts.take(&limits, ANNE, 7, 1000, START)), 7);
+        assert_eq!(used(counts.refund(&limits, ANNE, 3, START + 10)), 4);
+        let before = counts.clone();
+        let seen = counts.peek(&limits, ANNE, START + 20).unwrap().result;
+        assert_eq!((seen.used, seen.reset_after_ms), (4, 59_980));
+        assert_eq!(counts, before);
+        assert_eq!(used(counts.refund(&limits, ANNE, u32::MAX, START + 30)), 0);
+        assert_eq!(counts, empty, "nothing is left to store");
+        counts.take(&limits, ANNE, 7, 1000, START);
+        assert_eq!(
+            used(counts.refund(&limits, ANNE, 1, START + 60_000)),
+            0,
+            "the window has ended"
+        );
     }
 
     proptest! {

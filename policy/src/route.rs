@@ -1,5 +1,6 @@
 //! Routes: who may send which requests to the origin, how they are counted, and which paths are reserved.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use percent_encoding::percent_decode_str;
@@ -34,13 +35,38 @@ pub enum CountedBy {
     User,
     /// The value of a claim, for users with the claim in their tokens.
     Claim(String),
+    /// The value of a request header, for requests with the header. The edge does not verify it.
+    Header(String),
 }
 
-/// The limits of a route with the same key. A request passes all of them or counts in none.
+/// The plan that limits are for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The claim that names users' plans.
+    claim: String,
+    /// The plan; `None` for users without one of the others.
+    value: Option<String>,
+    others: Vec<String>,
+}
+
+impl Plan {
+    /// Whether a user with these claims has the plan.
+    pub fn is_of(&self, claims: &BTreeMap<String, Value>) -> bool {
+        let plan = claims.get(&self.claim).and_then(Value::as_str);
+        match &self.value {
+            Some(value) => plan == Some(value),
+            None => plan.is_none_or(|plan| !self.others.iter().any(|other| other == plan)),
+        }
+    }
+}
+
+/// The limits of a route with the same key and plan. A request passes all of them or counts in none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitGroup {
     /// The key of the limits.
     pub by: CountedBy,
+    /// The plan of the users that they are for; `None` for all callers.
+    pub plan: Option<Plan>,
     /// At least one limit.
     pub limits: Vec<Limits>,
     /// A number that is unique among the groups of all routes and stays the same when its limits change.
@@ -239,6 +265,8 @@ impl Routes {
     ///
     /// # Errors
     /// All errors, each with the path of the faulty member.
+    // Isolates compile whole functions, and need this one only if the setting is set.
+    #[inline(never)]
     pub fn from_json(name: &str, json: &Value, origins: &[&str]) -> Result<Self, Vec<String>> {
         let mut errors = Vec::new();
         let routes: Vec<_> = match json {
@@ -284,12 +312,16 @@ impl Routes {
         self.0.iter().any(|route| route.origin.is_none())
     }
 
-    /// The claims that requests are counted by.
+    /// The claims that requests are counted by, and those that name users' plans.
     pub fn claims(&self) -> impl Iterator<Item = &str> {
         let groups = self.0.iter().flat_map(|route| &route.limits);
-        groups.filter_map(|group| match &group.by {
-            CountedBy::Claim(name) => Some(name.as_str()),
-            CountedBy::Address | CountedBy::AnyAddress | CountedBy::User => None,
+        groups.flat_map(|group| {
+            let by = match &group.by {
+                CountedBy::Claim(name) => Some(name.as_str()),
+                CountedBy::Address | CountedBy::AnyAddress | CountedBy::User | CountedBy::Header(_) => None,
+            };
+            let plan = group.plan.as_ref().map(|plan| plan.claim.as_str());
+            by.into_iter().chain(plan)
         })
     }
 
@@ -307,6 +339,14 @@ impl Routes {
             None => Found::None,
         }
     }
+}
+
+/// What limits of a group have in common.
+type Key = (CountedBy, Option<Plan>);
+
+/// Whether a byte may be part of a header's name (RFC 9110, 5.6.2).
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 /// The members of a route in JSON.
@@ -401,10 +441,14 @@ impl<'a> Members<'a> {
             (_, false) => RouteClass::OwnLimits,
         };
         let path = path?;
-        let own = |(by, limits): (CountedBy, _)| LimitGroup {
+        let own = |((by, plan), limits): (_, _)| LimitGroup {
             // Uses methods and path as they match: of two such routes, only the first ever applies.
-            id: digest(&format!("{methods:?} {path:?} {by:?}")),
+            id: digest(&match &plan {
+                None => format!("{methods:?} {path:?} {by:?}"),
+                Some(Plan { claim, value, .. }) => format!("{methods:?} {path:?} {by:?} {claim:?} {value:?}"),
+            }),
             by,
+            plan,
             limits,
         };
         Some(Route {
@@ -444,9 +488,9 @@ impl<'a> Members<'a> {
         methods.into_iter().chain(head).map(str::to_owned).collect()
     }
 
-    /// Its limits, grouped by key.
-    fn limits(&mut self) -> Vec<(CountedBy, Vec<Limits>)> {
-        let mut groups: Vec<(CountedBy, Vec<Limits>)> = Vec::new();
+    /// Its limits, grouped by key and plan.
+    fn limits(&mut self) -> Vec<(Key, Vec<Limits>)> {
+        let mut groups: Vec<(Key, Vec<Limits>)> = Vec::new();
         let list = match self.members.get("limits") {
             None => return groups,
             Some(Value::Array(list)) if !list.is_empty() => list,
@@ -461,7 +505,7 @@ impl<'a> Members<'a> {
         };
         for (place, json) in list.iter().enumerate() {
             let at = format!("limits[{place}]");
-            let known = ["by", "limit", "window"];
+            let known = ["by", "limit", "window", "of"];
             for name in json.as_object().into_iter().flat_map(|members| members.keys()) {
                 if !known.contains(&name.as_str()) {
                     let _: Option<()> = self.wrong(&format!("{at}.{name}"), &known.join(", "));
@@ -471,17 +515,22 @@ impl<'a> Members<'a> {
                 Some(Value::String(word)) if word == "address" => Some(CountedBy::Address),
                 Some(Value::String(word)) if word == "any_address" => Some(CountedBy::AnyAddress),
                 Some(Value::String(word)) if word == "user" => Some(CountedBy::User),
-                Some(Value::Object(by)) if by.len() == 1 => by
-                    .get("claim")
-                    .and_then(Value::as_str)
-                    .filter(|name| !name.is_empty())
-                    .map(|name| CountedBy::Claim(name.to_owned())),
+                Some(Value::Object(by)) if by.len() == 1 => {
+                    let name = |kind| {
+                        by.get(kind)
+                            .and_then(Value::as_str)
+                            .filter(|name| !name.is_empty())
+                    };
+                    let header = name("header").filter(|name| name.bytes().all(is_token));
+                    let by_claim = name("claim").map(|name| CountedBy::Claim(name.to_owned()));
+                    by_claim.or_else(|| Some(CountedBy::Header(header?.to_ascii_lowercase())))
+                }
                 _ => None,
             };
             let by = by.or_else(|| {
                 self.wrong(
                     &format!("{at}.by"),
-                    "`address`, `any_address`, `user` or {\"claim\": NAME}",
+                    "`address`, `any_address`, `user`, {\"claim\": NAME} or {\"header\": NAME}",
                 )
             });
             let limit = json.get("limit").and_then(|limit| whole_number(limit, MAX_LIMIT));
@@ -497,26 +546,70 @@ impl<'a> Members<'a> {
                     "a duration up to a day, such as `30s`, `1m`, `2h` or `1d`",
                 )
             });
-            let (Some(by), Some(limit), Some(window_ms)) = (by, limit, window) else {
+            let plans = self.plans(&format!("{at}.of"), json.get("of"), by.as_ref());
+            let (Some(by), Some(limit), Some(window_ms), Some(plans)) = (by, limit, window, plans) else {
                 continue;
             };
-            let limits = Limits {
-                address: limit,
-                // As many as ten /64s. Other keys have no prefix.
-                prefix: limit.saturating_mul(10).min(MAX_LIMIT),
-                window_ms,
-                algorithm: Algorithm::Fixed,
-            };
-            match groups.iter_mut().find(|(other, _)| *other == by) {
-                Some((_, others)) if others.len() == MAX_LIMITS => {
-                    let _: Option<()> =
-                        self.wrong(&at, &format!("at most {MAX_LIMITS} limits with the same `by`"));
+            let mut add = |plan, limit: u32| {
+                let limits = Limits {
+                    address: limit,
+                    // As many as ten /64s. Other keys have no prefix.
+                    prefix: limit.saturating_mul(10).min(MAX_LIMIT),
+                    window_ms,
+                    algorithm: Algorithm::Fixed,
+                };
+                let key = (by.clone(), plan);
+                match groups.iter_mut().find(|(other, _)| *other == key) {
+                    Some((_, others)) => others.push(limits),
+                    None => groups.push((key, vec![limits])),
                 }
-                Some((_, others)) => others.push(limits),
-                None => groups.push((by, vec![limits])),
+            };
+            let others = plans.first().map(|(plan, _)| Plan {
+                value: None,
+                ..plan.clone()
+            });
+            add(others, limit);
+            for (plan, limit) in plans {
+                add(Some(plan), limit);
             }
         }
+        if groups.iter().any(|(_, limits)| limits.len() > MAX_LIMITS) {
+            let expected = format!("at most {MAX_LIMITS} limits with the same `by`");
+            return self.wrong("limits", &expected).unwrap_or_default();
+        }
         groups
+    }
+
+    /// The plans with other limits. `None` if there is an error.
+    fn plans(&mut self, at: &str, of: Option<&Value>, by: Option<&CountedBy>) -> Option<Vec<(Plan, u32)>> {
+        let Some(of) = of else { return Some(Vec::new()) };
+        if by.is_some_and(|by| !matches!(by, CountedBy::User | CountedBy::Claim(_))) {
+            return self.wrong(at, "no plans, unless `by` is `user` or a claim");
+        }
+        let claim = of
+            .get("claim")
+            .and_then(Value::as_str)
+            .filter(|name| !name.is_empty());
+        let limits = of
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(name, _)| *name != "claim");
+        let limits: Option<Vec<_>> = limits
+            .map(|(name, limit)| Some((name.clone(), whole_number(limit, MAX_LIMIT)?)))
+            .collect();
+        let (Some(claim), Some(limits @ [_, ..])) = (claim, limits.as_deref()) else {
+            let expected = format!(
+                "a claim, and limits of plans from 1 to {MAX_LIMIT}, such as {{\"claim\": \"plan\", \"pro\": 600}}"
+            );
+            return self.wrong(at, &expected);
+        };
+        let others: Vec<_> = limits.iter().map(|(name, _)| name.clone()).collect();
+        let plan = |(name, limit): &(String, u32)| {
+            let (claim, value, others) = (claim.to_owned(), Some(name.clone()), others.clone());
+            (Plan { claim, value, others }, *limit)
+        };
+        Some(limits.iter().map(plan).collect())
     }
 
     /// A list of some of these words.
@@ -879,6 +972,83 @@ mod tests {
         assert_eq!(errors.len(), starts.len(), "{errors:?}");
         for (error, start) in errors.iter().zip(starts) {
             assert!(error.starts_with(start), "{error}");
+        }
+    }
+
+    #[test]
+    fn plans_have_limits_of_their_own() {
+        let routes = routes(json!([{"path": "/v1/*", "limits": [
+            {"by": "user", "limit": 60, "window": "1m", "of": {"claim": "plan", "pro": 600, "team": 6000}},
+            {"by": "user", "limit": 900, "window": "1d", "of": {"claim": "plan", "pro": 9000, "team": 9001}},
+            {"by": {"header": "X-API-Key"}, "limit": 5, "window": "1m"},
+        ]}]))
+        .unwrap();
+        let groups = &routes.0[0].limits;
+        let limits = |plan: Value| -> Vec<u32> {
+            let claims = BTreeMap::from([("plan".to_owned(), plan)]);
+            let applies = |group: &&LimitGroup| group.plan.as_ref().is_some_and(|plan| plan.is_of(&claims));
+            let applying: Vec<_> = groups.iter().filter(applies).collect();
+            assert_eq!(applying.len(), 1, "each user has one plan");
+            applying[0].limits.iter().map(|limits| limits.address).collect()
+        };
+        assert_eq!(limits(json!("pro")), [600, 9000]);
+        assert_eq!(limits(json!("team")), [6000, 9001]);
+        for other in [
+            json!("free"),
+            json!("PRO"),
+            json!("claim"),
+            json!(5),
+            json!(["pro"]),
+            Value::Null,
+        ] {
+            assert_eq!(limits(other.clone()), [60, 900], "{other}");
+        }
+        let ids: std::collections::BTreeSet<_> = groups.iter().map(|group| group.id).collect();
+        assert_eq!((groups.len(), ids.len()), (4, 4));
+        let last = &groups[3];
+        assert_eq!(
+            (&last.by, &last.plan),
+            (&CountedBy::Header("x-api-key".to_owned()), &None)
+        );
+        assert!(routes.claims().all(|claim| claim == "plan"));
+    }
+
+    #[test]
+    fn errors_of_plans_and_headers_name_their_member() {
+        let limit = |by: Value, of: Value| json!({"by": by, "limit": 1, "window": "1m", "of": of});
+        let pro = json!({"claim": "plan", "pro": 1});
+        for (limits, start) in [
+            (
+                limit(json!("address"), pro.clone()),
+                "ROUTES[0].limits[0].of: expected no plans",
+            ),
+            (
+                limit(json!({"header": "a"}), pro.clone()),
+                "ROUTES[0].limits[0].of: expected no plans",
+            ),
+            (
+                limit(json!("user"), json!({"pro": 1})),
+                "ROUTES[0].limits[0].of: expected a claim",
+            ),
+            (
+                limit(json!("user"), json!({"claim": "plan"})),
+                "ROUTES[0].limits[0].of: expected a claim",
+            ),
+            (
+                limit(json!("user"), json!({"claim": "plan", "pro": 0})),
+                "ROUTES[0].limits[0].of: expected",
+            ),
+            (
+                limit(json!("user"), json!(5)),
+                "ROUTES[0].limits[0].of: expected a claim",
+            ),
+            (
+                limit(json!({"header": "a b"}), Value::Null),
+                "ROUTES[0].limits[0].by",
+            ),
+        ] {
+            let errors = routes(json!([{"path": "/a", "limits": [limits]}])).unwrap_err();
+            assert!(errors[0].starts_with(start), "{errors:?}");
         }
     }
 

@@ -123,7 +123,7 @@ impl Window {
                 let left = empty_at - now;
                 let room_in = if admitted {
                     // Until one of the counted requests leaves the window.
-                    (left - 1) % interval + 1
+                    left.saturating_sub(1) % interval + 1
                 } else {
                     after - now - window
                 };
@@ -133,6 +133,25 @@ impl Window {
                     reset_after_ms: room_in.div_ceil(NANOS),
                 };
                 (result, Self(empty_at))
+            }
+        }
+    }
+
+    /// The count without `cost` of its requests. An empty one if none are left.
+    pub(crate) fn refund(self, policy: &Policy, cost: u32, now: u64) -> Self {
+        match policy.algorithm {
+            Algorithm::Fixed => match (self.0 as u32 & MAX_LIMIT).min(policy.limit).saturating_sub(cost) {
+                0 => Self::default(),
+                used => Self(self.0 >> 20 << 20 | u64::from(used)),
+            },
+            Algorithm::Sliding => {
+                let interval = policy.window_ms * NANOS / u64::from(policy.limit);
+                let empty_at = self.0.saturating_sub(interval.saturating_mul(u64::from(cost)));
+                if empty_at > now * NANOS {
+                    Self(empty_at)
+                } else {
+                    Self::default()
+                }
             }
         }
     }
@@ -207,6 +226,20 @@ mod tests {
             let (refused, same) = window.take(&policy, 4, START);
             assert_eq!((refused.admitted, refused.used, same), (false, 7, window));
             assert!(window.take(&policy, 3, START).0.admitted);
+        }
+    }
+
+    #[test]
+    fn refunded_requests_may_be_sent_again_until_the_same_time() {
+        for (algorithm, next) in [(Algorithm::Fixed, 59_999), (Algorithm::Sliding, 5_999)] {
+            let policy = policy(algorithm, 10);
+            let (_, full) = Window::default().take(&policy, 10, START);
+            let some = full.refund(&policy, 3, START + 1);
+            let (again, refilled) = some.take(&policy, 3, START + 1);
+            assert!(again.admitted && refilled == full, "{algorithm:?}");
+            let denied = refilled.take(&policy, 1, START + 1).0;
+            assert_eq!((denied.admitted, denied.reset_after_ms), (false, next));
+            assert_eq!(full.refund(&policy, u32::MAX, START + 1), Window::default());
         }
     }
 

@@ -112,6 +112,22 @@ test("the Hono API limits anonymous clients and knows users", async () => {
   assert.deepEqual(await (await ask("/hello", await signedIn("anne"))).json(), { hello: "anne" });
 });
 
+test("the Worker with a limit per API key counts each key", async () => {
+  const project = projectOf("only-limits");
+  await checkTypes(project, "src/index.ts");
+  await checkWranglerTypes(project, "src/index.ts");
+  const ask = await start(project, ["wrangler.toml"], {});
+  const withKey = (key: string): RequestInit => ({ headers: { "X-API-Key": key } });
+  const first = await ask("/hello", withKey("a"));
+  assert.deepEqual(
+    [await first.json(), first.headers.get("ratelimit"), first.headers.get("ratelimit-policy")],
+    [{ path: "/hello" }, '"api";r=59;t=60', '"api";q=60;w=60'],
+  );
+  assert.deepEqual(await thirty(ask, "/hello", withKey("a")), { 200: 30 });
+  assert.deepEqual(await thirty(ask, "/hello", withKey("a")), { 200: 29, 429: 1 });
+  assert.equal((await ask("/hello", withKey("b"))).status, 200);
+});
+
 test("the Next.js site keeps its pages, files, cookies and redirects", async () => {
   const ask = await start(projectOf("nextjs-site"), ["wrangler.toml", "site/wrangler.toml"], both);
   assert.match(await (await ask("/")).text(), /Hello there/);
@@ -181,8 +197,15 @@ test("the Worker in Rust limits clients and knows users", {
   assert.deepEqual(await thirty(ask, "/hello"), { 200: 10, 429: 20 });
   const anne = await signedIn("anne");
   assert.equal(await (await ask("/hello", anne)).text(), "hello anne");
-  assert.deepEqual(await thirty(ask, "/export", anne), { 200: 5, 429: 25 });
-  assert.equal(await (await ask("/export", await signedIn("bert"))).text(), "4 exports left");
+  assert.deepEqual(await thirty(ask, "/export", { ...anne, method: "POST" }), { 200: 5, 429: 25 });
+  const left = async (method: string, user = anne): Promise<string> =>
+    (await ask("/export", { ...user, method })).text();
+  assert.equal(await left("GET"), "Too many exports");
+  assert.equal(await left("DELETE"), "1 exports left", "a refund");
+  assert.equal(await left("GET"), "1 exports left", "peeking counts nothing");
+  assert.equal(await left("POST"), "0 exports left");
+  assert.equal(await left("PUT"), "5 exports left", "a reset");
+  assert.equal(await left("POST", await signedIn("bert")), "4 exports left");
 
   const uncounted = await start(project, ["wrangler.toml"], { JWT_SECRET: secrets.jwt }, { durableObjects: {} });
   const failed = await uncounted("/export", anne);
@@ -218,8 +241,13 @@ test("the documentation shows the code of the examples", () => {
     "js: existing-worker/existing/src/index.js",
   ]);
   const readme = shown("packages/weir-edge/README.md");
-  assert.deepEqual(readme, ["ts: none", "ts: hono-api/src/index.ts", "toml: hono-api/wrangler.toml"]);
-  for (const example of ["hono-api", "nextjs-site", "go-backend", "existing-worker"]) {
+  assert.deepEqual(readme, [
+    "ts: none",
+    "ts: hono-api/src/index.ts",
+    "toml: hono-api/wrangler.toml",
+    "ts: only-limits/src/index.ts",
+  ]);
+  for (const example of ["hono-api", "only-limits", "nextjs-site", "go-backend", "existing-worker"]) {
     const { dependencies } = JSON.parse(readFileSync(join(examples, example, "package.json"), "utf8"));
     assert.equal(basename(dependencies["weir-edge"]), edge.tarball);
   }

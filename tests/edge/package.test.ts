@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { after, test } from "node:test";
 import { freshSecrets, tokenFor } from "../harness/identity.ts";
+import { startOrigin } from "./origin.ts";
 import { buildPackage, from, startProject } from "./package.ts";
 
 // The package weir-edge, built, and installed into empty projects. Each is bundled without Rust and runs in workerd.
@@ -112,12 +113,11 @@ test("limit() counts a key's units exactly, all or none", async () => {
   assert.equal(await count("two", 0), "cost is 0; expected a whole number from 1 to 1000");
 });
 
-test("limit() of Hono changes nothing but the RateLimit fields", async () => {
+const honoLimits = async (name: string, imports: string): Promise<void> => {
   const url = await startWorker(
-    "only-limits",
+    name,
     `import { Hono } from "hono";
-    import { AddressCounter } from "weir-edge";
-    import { limit } from "weir-edge/hono";
+    ${imports}
     export { AddressCounter };
     const app = new Hono();
     const key = (c: { req: { header(name: string): string | undefined } }) => c.req.header("x-api-key");
@@ -152,4 +152,162 @@ test("limit() of Hono changes nothing but the RateLimit fields", async () => {
   for (const path of costs) statuses.push((await get(path)).status);
   assert.deepEqual(statuses, [200, 429, 200, 429]);
   assert.deepEqual([(await get("/shadow")).status, (await get("/shadow")).status], [200, 200]);
+};
+
+test("limit() of weir-edge/hono changes nothing but the RateLimit fields", () =>
+  honoLimits(
+    "hono-limits",
+    `import { AddressCounter } from "weir-edge";
+    import { limit } from "weir-edge/hono";`,
+  ));
+
+test("limit() of weir-edge/limit/hono does so too", () =>
+  honoLimits(
+    "hono-only-limits",
+    `import { AddressCounter } from "weir-edge/limit";
+    import { limit } from "weir-edge/limit/hono";`,
+  ));
+
+/** A Worker that only limits, in front of its own handler. Its paths are the limits' other functions. */
+const onlyLimits = (
+  module: string,
+): string => `import { AddressCounter, limited, peek, refund, reset } from "${module}";
+  export { AddressCounter };
+  const numbers = { limit: 10, window: 3600 };
+  const key = (request: Request) => request.headers.get("x-api-key");
+  const cost = (request: Request) => Number(request.headers.get("x-cost") ?? 1);
+  const reported: unknown[] = [];
+  const passes = limited({ key, ...numbers, cost, name: "api" }, async (request: Request, env: { GREETING: string }) => {
+    // The headers of such a response cannot be changed.
+    if (request.url.endsWith("/fetched")) return fetch("data:text/plain,fetched");
+    const headers = { "X-Own": "1", "Cache-Control": "public", RateLimit: '"own";r=5;t=9' };
+    return new Response(env.GREETING + (await request.text()), { status: 201, headers });
+  });
+  const shadow = limited(
+    { key, limit: 1, window: 3600, name: "shadow", shadow: true,
+      report: ({ allowed }, request: Request) => reported.push([allowed, request.method]) },
+    (_request: Request) => Response.json(reported));
+  export default {
+    async fetch(request: Request, env: { GREETING: string }): Promise<Response> {
+      const key = "api:" + request.headers.get("x-api-key");
+      const { pathname } = new URL(request.url);
+      if (pathname === "/peek") return Response.json(await peek(key, numbers));
+      if (pathname === "/refund") return Response.json(await refund(key, { ...numbers, cost: cost(request) }));
+      if (pathname === "/reset") return Response.json(await reset(key, numbers));
+      return pathname === "/shadow" ? shadow(request) : passes(request, env);
+    },
+  };`;
+
+for (const module of ["weir-edge/limit", "weir-edge"]) {
+  test(`limited() of ${module} only limits a handler`, async () => {
+    const worker = await startProject({ after }, edge, module.replace("/", "-"), onlyLimits(module), {
+      bindings: { GREETING: "hello " },
+    });
+    const most = module === "weir-edge" ? 300 : 120;
+    assert.ok(worker.gzipKib <= most, `the bundle has ${worker.gzipKib.toFixed(1)} KiB`);
+    const send = (key: string, path = "/", headers: Record<string, string> = {}): Promise<Response> =>
+      fetch(worker.url + path, { method: "POST", body: "you", headers: { "X-Api-Key": key, ...headers } });
+    const ask = async (key: string, path: string, headers: Record<string, string> = {}): Promise<unknown[]> => {
+      const { allowed, remaining } = (await (await send(key, path, headers)).json()) as Record<string, unknown>;
+      return [allowed, remaining];
+    };
+
+    const first = await send("one");
+    assert.deepEqual(
+      [
+        first.status,
+        await first.text(),
+        ...["x-own", "cache-control", "ratelimit"].map((name) => first.headers.get(name)),
+      ],
+      [201, "hello you", "1", "public", '"own";r=5;t=9'],
+    );
+    assert.equal(first.headers.get("ratelimit-policy"), '"api";q=10;w=3600');
+    const fetched = await send("one", "/fetched");
+    assert.deepEqual([await fetched.text(), fetched.headers.get("ratelimit")], ["fetched", '"api";r=8;t=3600']);
+
+    const statuses = await Promise.all(Array.from({ length: 30 }, async () => (await send("two")).status));
+    assert.equal(statuses.filter((status) => status === 201).length, 10);
+    const denied = await send("two");
+    assert.deepEqual(
+      [denied.status, denied.headers.get("content-type"), denied.headers.get("x-own")],
+      [429, "application/problem+json", null],
+    );
+    assert.ok(Number(denied.headers.get("retry-after")) > 3000);
+
+    assert.deepEqual(await ask("two", "/peek"), [false, 0]);
+    assert.deepEqual(await ask("two", "/refund", { "X-Cost": "3" }), [true, 3]);
+    assert.deepEqual(await ask("two", "/peek"), [true, 3], "peeking counts nothing");
+    assert.equal((await send("two", "/", { "X-Cost": "4" })).status, 429);
+    assert.equal((await send("two", "/", { "X-Cost": "3" })).status, 201, "the denial of more units is not remembered");
+    assert.deepEqual(await ask("two", "/reset"), [true, 10]);
+    assert.equal((await send("two")).status, 201);
+    assert.deepEqual(await ask("two", "/refund", { "X-Cost": "5" }), [true, 10], "no more than was counted");
+    assert.deepEqual(await ask("new", "/peek"), [true, 10]);
+
+    assert.deepEqual(await (await send("one", "/shadow")).json(), [[true, "POST"]]);
+    assert.equal((await send("one", "/shadow")).status, 200);
+    assert.deepEqual(await (await send("one", "/shadow")).json(), [
+      [true, "POST"],
+      [false, "POST"],
+      [false, "POST"],
+    ]);
+    const without = await fetch(worker.url, { method: "POST", body: "you" });
+    assert.deepEqual([without.status, without.headers.get("ratelimit-policy")], [201, null]);
+  });
+}
+
+test("limited() passes the error of an object that does not answer to its caller", async () => {
+  const worker = await startProject(
+    { after },
+    edge,
+    "broken-limit",
+    `import { AddressCounter as Own, limited } from "weir-edge/limit";
+    export class AddressCounter extends Own {
+      take(): never { throw new Error("broken"); }
+    }
+    const hello = limited({ key: () => "all", limit: 1, window: 60 }, () => new Response("hello"));
+    export default {
+      fetch: async (): Promise<Response> => hello().catch(({ message }) => new Response(message, { status: 503 })),
+    };`,
+  );
+  const answer = await fetch(worker.url);
+  assert.deepEqual([answer.status, await answer.text()], [503, "broken"]);
+});
+
+test("a user's request costs few calls of the runtime", async () => {
+  const origin = await startOrigin({ after });
+  const url = await startWorker(
+    "calls",
+    `import { AddressCounter, createWeir } from "weir-edge";
+    export { AddressCounter };
+    const calls: string[] = [];
+    const record = (of: any, name: string): void => {
+      const own = of[name];
+      of[name] = function (first: unknown, ...rest: unknown[]) {
+        calls.push(typeof first === "string" ? name + " " + first : name);
+        return own.call(this, first, ...rest);
+      };
+    };
+    for (const name of ["get", "forEach"]) record(Headers.prototype, name);
+    record(globalThis, "setTimeout");
+    const weir = createWeir();
+    export default {
+      fetch: (request: Request, env: object, ctx: unknown): Response | Promise<Response> =>
+        request.url.endsWith("/calls") ? Response.json(calls.splice(0)) : weir.handle(request, env, ctx),
+    };`,
+    { WEIR_JWT_SECRET: secrets.jwt, WEIR_EDGE_SECRET: origin.secrets.edge, WEIR_ORIGIN_URL: origin.url },
+  );
+  const authorization = `Bearer ${await tokenFor(secrets.jwt, "anne")}`;
+  const send = async (): Promise<void> => {
+    const init = { ...from("203.0.113.7", { authorization }), method: "POST", body: "{}" };
+    assert.equal((await fetch(`${url}/api/jobs/analysis`, init)).status, 200);
+  };
+  // The first one also schedules a report.
+  await send();
+  await fetch(`${url}/calls`);
+  await send();
+  const calls = (await (await fetch(`${url}/calls`)).json()) as string[];
+  // The headers that are read one by one are those of the response.
+  const ofResponse = ["get connection", "get cache-control"];
+  assert.deepEqual(calls.filter((call) => !ofResponse.includes(call)).sort(), ["forEach", "setTimeout"]);
 });

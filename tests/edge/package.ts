@@ -1,5 +1,6 @@
 import { cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { gzipSync } from "node:zlib";
 import { build } from "esbuild";
 import {
   convertV4MiniflareOptions,
@@ -60,6 +61,8 @@ export async function checkWranglerTypes(project: string, file: string): Promise
 export interface Project {
   url: string;
   miniflare: Miniflare;
+  /** The size of its modules, each compressed as by `gzip -9`, in KiB. */
+  gzipKib: number;
   /** The lines of its log that contain this text, once there is one. */
   logged(text: string): Promise<string[]>;
 }
@@ -76,14 +79,18 @@ export async function startProject(
   writeFileSync(join(project, "package.json"), '{ "type": "module" }');
   writeFileSync(join(project, "index.ts"), source);
   await checkTypes(project, "index.ts");
-  const wasm = join(project, "node_modules", "weir-edge", "index_bg.wasm");
+  const wasm = ["index_bg.wasm", "limit_bg.wasm"];
   const { outputFiles } = await build({
     entryPoints: [join(project, "index.ts")],
     bundle: true,
     format: "esm",
     write: false,
-    external: ["cloudflare:*", "./index_bg.wasm"],
+    external: ["cloudflare:*", ...wasm.map((name) => `./${name}`)],
   });
+  const script = outputFiles[0]?.text ?? "";
+  const used = wasm
+    .filter((name) => script.includes(name))
+    .map((name) => ({ name, contents: readFileSync(join(project, "node_modules", "weir-edge", name)) }));
   const logs: string[] = [];
   const settings = {
     host: "127.0.0.1",
@@ -95,8 +102,8 @@ export async function startProject(
         name,
         compatibilityDate: "2026-09-01",
         modules: [
-          { type: "ESModule", path: "index.js", contents: outputFiles[0]?.text ?? "" },
-          { type: "CompiledWasm", path: "index_bg.wasm", contents: readFileSync(wasm) },
+          { type: "ESModule", path: "index.js", contents: script },
+          ...used.map(({ name, contents }) => ({ type: "CompiledWasm", path: name, contents })),
         ],
         durableObjects: { ADDRESS_COUNTERS: { className: "AddressCounter", useSQLite: true } },
         ...changes,
@@ -109,6 +116,10 @@ export async function startProject(
   return {
     url: (await miniflare.ready).href.replace(/\/$/, ""),
     miniflare,
+    gzipKib: [script, ...used.map(({ contents }) => contents)].reduce(
+      (sum, bytes) => sum + gzipSync(bytes, { level: 9 }).length / 1024,
+      0,
+    ),
     logged: (text) =>
       until(`a line with "${text}"`, () => {
         const found = logs.filter((line) => line.includes(text));

@@ -231,6 +231,34 @@ test("users have limits by holder and by claim", async () => {
   assert.equal(count(await several(5, () => ask("/v1/things")), 200), 1, "anonymous");
 });
 
+test("users of a plan and requests with a header have other limits", async () => {
+  const edge = await start({
+    ROUTES: [
+      {
+        path: "/v1/*",
+        limits: [
+          { by: "user", limit: 2, window: "1d", of: { claim: "plan", pro: 4 } },
+          { by: { header: "X-API-Key" }, limit: 3, window: "1d" },
+        ],
+      },
+    ],
+  });
+  const ask = edge.from("203.0.113.43");
+  const passed = async (headers: Record<string, string>): Promise<number> =>
+    count(await several(10, () => ask("/v1/things", { headers })), 200);
+  const as = async (claims: Record<string, unknown>): Promise<number> =>
+    passed({ authorization: `Bearer ${await tokenFor(origin.secrets.jwt, randomUUID(), claims)}` });
+  assert.equal(await as({ plan: "pro" }), 4);
+  assert.equal(await as({ plan: "free" }), 2);
+  assert.equal(await as({}), 2, "without a plan");
+  assert.equal(await passed({ "x-api-key": "one" }), 3, "anonymous");
+  assert.equal(await passed({ "x-api-key": "two" }), 3);
+  assert.equal(origin.last().headers["x-api-key"], "two");
+  const token = await tokenFor(origin.secrets.jwt, randomUUID(), { plan: "pro" });
+  assert.equal(await passed({ authorization: `Bearer ${token}`, "x-api-key": "three" }), 3, "by the header");
+  assert.equal(await passed({}), 10, "without the header");
+});
+
 test("all errors of ROUTES are logged at once, each with its path", async () => {
   const edge = await start({
     ROUTES: [{ path: "v1" }, { path: "/v1/*", callers: "users", limit: 5 }],

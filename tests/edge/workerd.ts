@@ -60,7 +60,14 @@ export const counterName = "enam-0";
 
 /** The modules of a clone's built edge. An older clone may lack some of them. */
 export function edgeModules(clone: string): string[] {
-  const modules = ["src/entry.mjs", "src/weir.mjs", "src/own.mjs", "build/index.js", "build/index_bg.wasm"];
+  const modules = [
+    "src/entry.mjs",
+    "src/weir.mjs",
+    "src/limits.mjs",
+    "src/own.mjs",
+    "build/index.js",
+    "build/index_bg.wasm",
+  ];
   return modules.map((name) => join(clone, name)).filter((path) => existsSync(path));
 }
 
