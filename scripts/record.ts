@@ -13,7 +13,8 @@ import { liveRun } from "./lib/run-file.ts";
 // Records a flood of the running development stack, with Weir and in one shared queue. A server without development
 // routes shows the recording on its page.
 
-const floods = [50, 34, 20];
+/** As in www/src/flood.ts. */
+const floods = [100, 2, 2];
 const you = floods.length;
 const workers = 3;
 /** When the newcomer joins, in milliseconds after the flood. */
@@ -43,15 +44,11 @@ await runMain(async () => {
   const run = randomUUID();
   const submitShared = (users: number[]): Promise<unknown> => ask("/dev/shared-queue", tokens[0], { run, users });
 
-  const submitted = await Promise.all(
-    floods.map(async (count, user) => {
-      const args = Array.from({ length: count }, () => ({}));
-      const { jobs } = await ask<AcceptedBatch>("/jobs/demo/batch", tokens[user], args);
-      return jobs.map(({ id }) => ({ id, user }));
-    }),
-  );
-  const order = submitted.flat().sort((a, b) => a.id - b.id);
-  await submitShared(order.map(({ user }) => user));
+  for (const [user, count] of floods.entries()) {
+    const args = Array.from({ length: count }, () => ({}));
+    const shared = submitShared(Array<number>(count).fill(user));
+    await Promise.all([ask<AcceptedBatch>("/jobs/demo/batch", tokens[user], args), shared]);
+  }
   await sleep(joinAfter);
   await Promise.all([ask("/jobs/demo", tokens[you], {}), submitShared([you])]);
 

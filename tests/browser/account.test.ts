@@ -86,11 +86,13 @@ describe("the page for a signed-in user", () => {
     await page.getByRole("button", { name: "Submit one" }).click();
     await page.getByText(/used 1 · reserved 0 · left 49 ·/).waitFor();
 
-    // 49 are left, so one of the 50 is refused.
-    await page.getByRole("button", { name: "Submit 50" }).click();
-    await page.getByText("49 accepted, 1 refused").waitFor();
-    // The quota updates in step with the burst.
+    // A batch is accepted as a whole, so the button offers what is left.
+    await page.getByRole("button", { name: "Submit 49" }).click();
+    await page.getByText("49 accepted, 0 refused").waitFor();
     await page.getByText(/left 0 ·/).waitFor();
+    await page.locator("#submit-many[aria-disabled]").getByText("Submit 50").waitFor();
+    await page.locator(".quota.full").waitFor();
+    await page.getByRole("button", { name: "Submit one" }).click();
     await page.getByRole("alert").getByText("Your plan's quota is used up").waitFor();
     await page.getByText("waiting for a slot").first().waitFor();
     await page.locator("#jobs").getByText("running").first().waitFor();

@@ -173,8 +173,12 @@ describe("the page", () => {
     const described = JSON.parse(readFileSync(join(root, "native/tests/snapshots/openapi.json"), "utf8")) as {
       paths: Record<string, object>;
     };
-    for (const path of Object.keys(described.paths))
-      await page.locator("#document code").getByText(path, { exact: true }).first().waitFor();
+    for (const path of ["/api/jobs/{service}", ...Object.keys(described.paths)]) {
+      const shown = path.replace("{id}/batch", "{service}/batch");
+      await page.locator("#document code").getByText(shown, { exact: true }).first().waitFor();
+    }
+    for (const group of ["that users call", "that your backend calls", "that workers call", "in development only"])
+      await page.getByRole("heading", { name: `Routes ${group}` }).waitFor();
     await page.getByText("Submits a job. The body is the job's arguments.").first().click();
     await picture(page, "api");
     assert.deepEqual(complaints, []);

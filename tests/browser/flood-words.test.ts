@@ -270,7 +270,7 @@ describe("the flood's sentence", () => {
     await page.getByRole("button", { name: "Flood it" }).click();
     await page.getByRole("alert").waitFor();
     await page.waitForTimeout(1000);
-    assert.match((await said()).at(-1) ?? "", /^Three customers submit 104 jobs at once/);
+    assert.match((await said()).at(-1) ?? "", /^One customer submits 100 jobs, and two others submit 2 each/);
     assert.equal(await page.locator("#weir-stage .done-count").textContent(), "");
   });
 
@@ -348,7 +348,7 @@ describe("the flood's sentence", () => {
     demonstration.begin(mine.slice(1, 3));
     await until("two lent workers", async () => (await dashed()) === 2);
     assert.deepEqual(await page.locator("#weir-stage .slot-text").allTextContents(), ["1/1", "1/1", "1/1", "0/1"]);
-    assert.deepEqual((await page.locator("#weir-stage .count").allTextContents())[0], "47 waiting");
+    assert.deepEqual((await page.locator("#weir-stage .count").allTextContents())[0], "97 waiting");
     assert.equal(await page.evaluate("document.querySelector('#shared-stage canvas').dashed"), 0);
     demonstration.finish([...demonstration.weir, ...demonstration.shared]);
     await page.getByText("All 104 jobs are done.").waitFor();
@@ -369,6 +369,70 @@ describe("the flood's sentence", () => {
     assert.equal(await page.locator("#crowded").textContent(), "");
     demonstration.finish([...demonstration.weir, ...demonstration.shared]);
     await page.getByText("All 104 jobs are done.").waitFor();
+  });
+
+  it("says how much sooner the newcomer was done, until the next flood", async (t) => {
+    const { page, demonstration } = await open(t);
+    const claim = page.getByRole("heading", { level: 2 }).first();
+    assert.match((await claim.textContent()) ?? "", /^One customer's 100 jobs/);
+    await page.getByRole("button", { name: "Flood it" }).click();
+    await page.getByText(/Now join with one\.$/).waitFor();
+    await page.locator("#join.main").waitFor();
+    assert.equal(await page.locator("#flood.main").count(), 0, "one primary button");
+    let go = (): void => {};
+    demonstration.onSubmission = async () => {
+      await new Promise<void>((done) => (go = done));
+      return undefined;
+    };
+    await pressJoin(page);
+    await page.getByRole("button", { name: "Joining…" }).waitFor();
+    demonstration.onSubmission = async () => undefined;
+    go();
+    await page.getByText("101 jobs were waiting when you joined.").waitFor();
+    demonstration.finish(demonstration.weir.slice(104));
+    await page.getByText(/you finished in/).waitFor();
+    // At least twice as long in the shared queue.
+    const took = Number.parseFloat((await page.locator("#flood-result strong").first().textContent()) ?? "");
+    await page.waitForTimeout(2000 * took + 500);
+    demonstration.finish([...demonstration.weir, ...demonstration.shared]);
+    await claim.getByText(/^With Weir, you were done \d+ × sooner\.$/).waitFor();
+    await page.getByText("All 105 jobs are done.").waitFor();
+    demonstration.shared.length = 0;
+    await page.getByRole("button", { name: "Flood again" }).click();
+    await claim.getByText("One customer's 100 jobs").waitFor();
+  });
+
+  it("admits that the queues drift apart, and only then", async (t) => {
+    const { page, demonstration } = await open(t);
+    const note = page.locator("#crowded");
+    await page.getByRole("button", { name: "Flood it" }).click();
+    await page.getByText(/Now join with one\.$/).waitFor();
+    demonstration.finish(demonstration.weir.slice(0, 20));
+    demonstration.finish(demonstration.shared.slice(0, 18));
+    await page.locator("#weir-stage .done-count").getByText("20 of 104").waitFor();
+    await page.locator("#shared-stage .done-count").getByText("18 of 104").waitFor();
+    assert.equal(await note.textContent(), "");
+    demonstration.finish(demonstration.weir.slice(0, 40));
+    await note.getByText("One queue has finished over a tenth more jobs than the other").waitFor();
+  });
+
+  it("folds while another part of the page is in use, but not during a flood", async (t) => {
+    const { page, demonstration } = await open(t);
+    const stage = page.locator("#weir-stage");
+    await page.getByRole("tab", { name: "Your jobs" }).click();
+    await stage.waitFor({ state: "hidden" });
+    await page.getByRole("tab", { name: "Try it" }).click();
+    await stage.waitFor();
+    await page.getByRole("tab", { name: "API" }).click();
+    await page.getByRole("button", { name: "Flood it" }).click();
+    await stage.waitFor();
+    await page.getByText(/Now join with one\.$/).waitFor();
+    await page.getByRole("tab", { name: "Your jobs" }).click();
+    assert.ok(await stage.isVisible());
+    demonstration.finish([...demonstration.weir, ...demonstration.shared]);
+    await page.getByText("All 104 jobs are done.").waitFor();
+    await page.getByRole("tab", { name: "API" }).click();
+    await stage.waitFor({ state: "hidden" });
   });
 
   it("changes its language together with the numbers", async (t) => {

@@ -2,7 +2,7 @@ import type { Page } from "playwright-core";
 import type postgres from "postgres";
 import { until } from "../harness/until.ts";
 
-/** Three users submit 104 jobs from the page, with Weir and to the shared queue. */
+/** A user submits 100 jobs from the page, and two others 2 each, with Weir and to the shared queue. */
 export async function flood(page: Page): Promise<void> {
   await page.getByRole("button", { name: "Flood it" }).click();
   await page.getByText("104 jobs were submitted.").waitFor();
@@ -18,7 +18,7 @@ export async function floodAndJoin(page: Page, sql: postgres.Sql): Promise<void>
 
 /** Runs `doing`, which makes a newcomer submit a job, and waits for that job. */
 export async function joins(sql: postgres.Sql, doing: () => Promise<void>): Promise<void> {
-  const submissions = async (): Promise<number> => (await sql`SELECT FROM submissions`).length;
+  const submissions = async (): Promise<number> => (await sql`SELECT FROM weir_jobs`).length;
   const before = await submissions();
   await doing();
   await until("the newcomer's job", async () => (await submissions()) > before);

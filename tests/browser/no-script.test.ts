@@ -8,7 +8,8 @@ describe("the page without JavaScript", () => {
     const { page } = await openPage(t, { hasScripts: false });
     await servePage(page, (route) => route.abort());
     await page.goto(site);
-    assert.ok(await page.locator("noscript .notice").isVisible());
+    for (const notice of await page.locator("noscript .notice").all()) assert.ok(await notice.isVisible());
+    assert.equal(await page.locator("noscript .notice").count(), 2, "in English and in Korean");
     const visible = await page.locator("button, input, select, textarea, canvas, [role=tab], a[href^='#']").all();
     const shown: string[] = [];
     for (const control of visible) if (await control.isVisible()) shown.push((await control.textContent()) ?? "");

@@ -115,7 +115,7 @@ describe("the picture", () => {
         FROM river_job WHERE metadata ? 'weir:lent'`;
     assert.ok((lent?.demo ?? 0) > 0, "A's last jobs use idle workers");
     assert.equal(lent?.shared, 0);
-    assert.equal(await page.locator("#crowded").textContent(), "", "no other jobs share the workers");
+    assert.doesNotMatch((await page.locator("#crowded").textContent()) ?? "", /Other jobs/);
     const bars = await page.locator("#flood-result strong").allTextContents();
     assert.ok(
       bars.every((bar) => words.includes(bar)),
@@ -124,7 +124,7 @@ describe("the picture", () => {
 
     const [all] = await sql`
       SELECT count(*)::int AS done, count(DISTINCT s.holder)::int AS users
-        FROM river_job j JOIN submissions s ON s.job_id = j.id WHERE j.state = 'completed'`;
+        FROM river_job j JOIN weir_jobs s ON s.job_id = j.id WHERE j.state = 'completed'`;
     assert.deepEqual({ ...all }, { done: 105, users: 4 });
     for (const count of await page.locator(".count").all()) assert.equal(await count.textContent(), "0 waiting");
     await page.getByRole("button", { name: "Flood again" }).waitFor();
@@ -178,14 +178,15 @@ describe("the picture", () => {
     await page.getByRole("button", { name: "Free", exact: true }).click();
     await page.getByRole("button", { name: "Submit one" }).click();
     await page.getByText("1 accepted, 0 refused").waitFor();
-    await page.getByRole("button", { name: "Submit 50" }).click();
-    const hint = page.getByText("49 accepted, 1 refused");
+    await page.getByRole("button", { name: "Submit 49" }).click();
+    const hint = page.getByText("49 accepted, 0 refused");
     await hint.waitFor();
     const [button, words] = [await page.locator("#submit-many").boundingBox(), await hint.boundingBox()];
     assert.ok((words?.y ?? 0) >= (button?.y ?? 0) + (button?.height ?? 0), "the result stands below its button");
     await page.locator("#jobs tr").filter({ hasText: "Demonstration" }).nth(10).waitFor();
     const table = await page.locator("#jobs-scroll").boundingBox();
     assert.ok((table?.height ?? 0) > 400, "more than ten rows are in view");
+    await page.getByRole("button", { name: "Submit one" }).click();
     await page.getByRole("alert").getByRole("button", { name: "Sign in as Pro" }).click();
     await page.getByText("Plan: Pro").waitFor();
     await page.getByRole("alert").waitFor({ state: "hidden" });

@@ -1,5 +1,5 @@
 import { allowanceFor } from "./allowance.ts";
-import { developmentToken, Refusal, submit, type Usage } from "./api.ts";
+import { developmentToken, Refusal, submit, submitBatch, type Usage } from "./api.ts";
 import { openApi } from "./api-document.ts";
 import { analysis, demo } from "./demonstration.ts";
 import { element, make, makeButton } from "./elements.ts";
@@ -7,15 +7,12 @@ import "./jobs.ts";
 import type { WindowQuota } from "./generated/api.d.ts";
 import { lanes, onLanes } from "./live.ts";
 import { hideNotice, showProblem } from "./notice.ts";
-import { Pool } from "./pool.ts";
 import { onUsage, refreshUsage, signIn, signOut } from "./session.ts";
 import { someFiles } from "./source.ts";
 import { onShown } from "./tabs.ts";
-import { type Key, language, meterName, onLanguage, planName, t } from "./text.ts";
+import { day, type Key, meterName, number, onLanguage, planName, t } from "./text.ts";
 
 const burst = 50;
-/** Of a browser's six connections to a server. The others read the quota or stream events at the same time. */
-const submitters = 3;
 
 const who = element("who", HTMLElement);
 const signedOut = element("signed-out", HTMLElement);
@@ -31,6 +28,7 @@ const one = element("submit-one", HTMLButtonElement);
 const many = element("submit-many", HTMLButtonElement);
 
 let usage: Usage | undefined;
+let submitting = false;
 /** The plans that this server issues development tokens for. */
 let plans: string[] = [];
 
@@ -98,7 +96,8 @@ function show(): void {
   // The focused element is hidden now.
   if (hadFocus) (usage ? one : tierButtons.querySelector("button"))?.focus();
   allowanceFor(usage !== undefined);
-  many.textContent = t("submitMany", { n: burst });
+  many.textContent = t("submitMany", { n: left() || burst });
+  showSubmitting();
   signInLink.textContent = t(usage ? "tabJobs" : "signIn");
   signInLink.dataset.t = usage ? "tabJobs" : "signIn";
   who.textContent = usage ? t("tier", { tier: planName(usage.tier) }) : t("signedOut");
@@ -108,14 +107,25 @@ function show(): void {
   );
 }
 
+/** The number of jobs that one click submits: all or none are accepted, so it is at most what the quota allows. */
+function left(): number {
+  const windows = usage?.meters.find(({ name }) => name === analysis)?.windows ?? [];
+  return Math.min(burst, ...windows.map(({ remaining }) => remaining ?? burst));
+}
+
+/** Not `disabled`, which would remove the focus from the pressed button. */
+function showSubmitting(): void {
+  one.ariaDisabled = submitting ? "true" : null;
+  many.ariaDisabled = submitting || left() === 0 ? "true" : null;
+}
+
 /** The used, reserved and remaining parts of a plan's limit in a window, as one bar. */
 function bar(meter: string, { window, used, reserved, limit, remaining, reset_at }: WindowQuota): HTMLElement {
   const box = make("div", "", "quota");
-  const number = new Intl.NumberFormat(language);
-  const parts = [t("used", { n: number.format(used) }), t("reserved", { n: number.format(reserved) })];
-  parts.push(remaining == null ? t("unlimited") : t("left", { n: number.format(remaining) }));
-  const style = window === "month" ? { dateStyle: "medium" } : { dateStyle: "short", timeStyle: "short" };
-  const date = new Intl.DateTimeFormat(language, style as Intl.DateTimeFormatOptions).format(new Date(reset_at));
+  box.classList.toggle("full", remaining === 0);
+  const parts = [t("used", { n: number(used) }), t("reserved", { n: number(reserved) })];
+  parts.push(remaining == null ? t("unlimited") : t("left", { n: number(remaining) }));
+  const date = day(reset_at, window !== "month");
   const name = window === "month" ? meter : `${meter} (${t(`per.${window}` as Key)})`;
   const head = make("div", "", "quota-head");
   head.append(make("strong", name), make("span", `${parts.join(" · ")} · ${t("until", { date })}`));
@@ -134,41 +144,37 @@ function bar(meter: string, { window, used, reserved, limit, remaining, reset_at
 
 /** Submits the files in the form, or a sample. */
 async function submitFiles(): Promise<void> {
-  await submitEach(1, analysis, () => ({ files: someFiles() }), one);
+  await submitJobs(1, one, () => submit(analysis, { files: someFiles() }));
 }
 
 /** Submits many short jobs, so that some can be seen waiting. */
 async function submitMany(): Promise<void> {
+  const count = left();
+  if (count === 0) return;
   const isSlow = lanes()?.services[demo] !== undefined;
-  await submitEach(burst, isSlow ? demo : analysis, () => (isSlow ? {} : { files: someFiles() }), many);
+  await submitJobs(count, many, () => {
+    const args = isSlow ? {} : { files: someFiles() };
+    return submitBatch(isSlow ? demo : analysis, Array(count).fill(args));
+  });
 }
 
-/** `args` may throw a `Fault`. */
-async function submitEach(count: number, service: string, args: () => unknown, button: HTMLElement): Promise<void> {
-  if (one.ariaDisabled) return;
-  // Not `disabled`, which would remove the focus from the pressed button.
-  one.ariaDisabled = many.ariaDisabled = "true";
+/** `send` submits `count` jobs, all or none, and may throw a `Fault`. */
+async function submitJobs(count: number, button: HTMLElement, send: () => Promise<unknown>): Promise<void> {
+  if (submitting) return;
+  submitting = true;
+  showSubmitting();
   hideNotice();
-  const refusals: unknown[] = [];
+  submitHint.textContent = t("submitting");
   try {
-    submitHint.textContent = t("submitting");
-    const each = args();
-    const submitOne = async (): Promise<void> => {
-      await submit(service, each).catch((error) => refusals.push(error));
-      void refreshUsage().catch(() => {});
-    };
-    await new Pool(submitters).all(Array.from({ length: count }, () => submitOne));
-    submitHint.textContent = t("submitted", { accepted: count - refusals.length, refused: refusals.length });
+    await send();
+    submitHint.textContent = t("submitted", { accepted: count, refused: 0 });
   } catch (error) {
-    submitHint.textContent = "";
-    refusals.push(error);
+    submitHint.textContent = error instanceof Refusal ? t("submitted", { accepted: 0, refused: count }) : "";
+    showProblem(error, button);
+    if (error instanceof Refusal && error.quota) offerLargerPlan();
   } finally {
-    one.ariaDisabled = many.ariaDisabled = null;
-  }
-  const [refused] = refusals;
-  if (refused) {
-    showProblem(refused, button);
-    if (refused instanceof Refusal && refused.quota) offerLargerPlan();
+    submitting = false;
+    showSubmitting();
   }
   await refreshUsage().catch((error) => showProblem(error, button));
 }

@@ -1,12 +1,19 @@
 import { type OpenApi, type Operation, openApi, type Schema } from "./api-document.ts";
 import { element, make } from "./elements.ts";
 import { showProblem } from "./notice.ts";
-import { onLanguage, t } from "./text.ts";
+import { type Key, onLanguage, t } from "./text.ts";
 
 /** Renders the server's OpenAPI document. Its text is always English. */
 
 const place = element("document", HTMLElement);
 const methods = ["get", "post", "put", "patch", "delete"] as const;
+/** Who calls the routes of a prefix. The first that matches decides. */
+const callers: { prefix: string; title: Key }[] = [
+  { prefix: "/api/dev/", title: "developmentRoutes" },
+  { prefix: "/api/", title: "userRoutes" },
+  { prefix: "/admin/", title: "backendRoutes" },
+  { prefix: "/worker/", title: "workerRoutes" },
+];
 let shown: OpenApi | undefined;
 
 onLanguage(() => {
@@ -25,21 +32,32 @@ export async function showDocument(): Promise<void> {
 
 function write(document: OpenApi): void {
   const paths = Object.entries(document.paths).toSorted(([a], [b]) => rank(a) - rank(b) || (a < b ? -1 : 1));
-  const routes = paths.flatMap(([path, operations]) =>
-    methods.flatMap((method) => {
-      const operation = operations[method];
-      return operation ? [route(method, path, operation)] : [];
-    }),
-  );
+  const groups = callers.flatMap(({ prefix, title }) => {
+    const own = paths.filter(([path]) => callers.find((caller) => path.startsWith(caller.prefix))?.prefix === prefix);
+    const routes = own.flatMap(([path, operations]) =>
+      methods.flatMap((method) => {
+        const operation = operations[method];
+        return operation ? [route(method, path, operation)] : [];
+      }),
+    );
+    return routes.length > 0 ? [make("h3", t(title)), ...routes] : [];
+  });
   const types = Object.entries(document.components?.schemas ?? {}).map(([name, schema]) => type(name, schema));
-  place.replaceChildren(make("h3", t("routes")), ...routes, make("h3", t("types")), ...types);
+  place.replaceChildren(...groups, make("h3", t("types")), ...types);
 }
 
-/** Jobs come first, and routes that no edge forwards come last. */
+/** Jobs come first. */
 function rank(path: string): number {
-  if (isOriginOnly(path)) return 3;
-  if (path.startsWith("/api/dev/")) return 2;
   return path.startsWith("/api/jobs") ? 0 : 1;
+}
+
+/**
+ * The path with the name of a service where the document has one. The document calls both `{id}`, because OpenAPI does
+ * not distinguish paths by the names of parameters.
+ */
+function shownPath(path: string, { parameters = [] }: Operation): string {
+  const isService = parameters.some(({ name, schema }) => name === "id" && schema?.type === "string");
+  return path.startsWith("/api/jobs/") && isService ? path.replace("{id}", "{service}") : path;
 }
 
 function isOriginOnly(path: string): boolean {
@@ -48,7 +66,7 @@ function isOriginOnly(path: string): boolean {
 
 function route(method: string, path: string, operation: Operation): HTMLElement {
   const summary = make("summary");
-  summary.append(make("b", method.toUpperCase(), `method ${method}`), make("code", path));
+  summary.append(make("b", method.toUpperCase(), `method ${method}`), make("code", shownPath(path, operation)));
   if (isOriginOnly(path)) summary.append(make("span", t("originOnly"), "badge"));
   summary.append(english(operation.summary));
   const details = make("details", "", "route");

@@ -1,4 +1,4 @@
-import type { Accepted, AcceptedBatch, Given, Job, Quota, SharedJob, Usage } from "./generated/api.d.ts";
+import type { Accepted, AcceptedBatch, Given, Job, Quota, SharedJob, Usage, WindowQuota } from "./generated/api.d.ts";
 
 export type { Job, LaneState, Lanes, Quota, SharedJob, Usage } from "./generated/api.d.ts";
 
@@ -33,7 +33,7 @@ export class Refusal extends Error {
   readonly status: number;
   readonly headers: Headers;
   /** The plan's quota in the exceeded window. */
-  readonly quota: Quota | undefined;
+  readonly quota: (Quota & Partial<WindowQuota>) | undefined;
   readonly policies: string[];
 
   constructor(status: number, headers: Headers, problem: Problem) {
@@ -50,7 +50,7 @@ interface Problem {
   title?: string;
   detail?: string;
   quota?: Quota;
-  windows?: Quota[];
+  windows?: WindowQuota[];
   "violated-policies"?: string[];
 }
 
@@ -116,8 +116,8 @@ export async function submit(
   return { job: body.job, jobToken: body.token, headers };
 }
 
-/** Submits up to 100 jobs at once. */
-export async function submitBatch(service: string, args: unknown[], token: string): Promise<Job[]> {
+/** Submits up to 100 jobs at once, all or none. */
+export async function submitBatch(service: string, args: unknown[], token?: string): Promise<Job[]> {
   const { body } = await ask<AcceptedBatch>(`/api/jobs/${service}/batch`, { method: "POST", body: args, token });
   return body.jobs;
 }

@@ -4,13 +4,14 @@ import { element } from "./elements.ts";
 import type { Scene } from "./scene.ts";
 import { onLanguage, t } from "./text.ts";
 
-/** Whether other jobs, such as another visitor's, share the workers of the demonstration. */
+/** Why the two queues of the demonstration may compare badly: others share the workers, or they run at different speeds. */
 
 /** A job may be counted as unfinished until so many milliseconds after its end: its transaction commits later. */
 const commitTime = 3000;
 
 const note = element("crowded", HTMLElement);
 let isCrowded = false;
+let hasDrifted = false;
 
 onLanguage(show);
 
@@ -23,6 +24,13 @@ export function isShared(): boolean {
 export function showSharedNotice(now: boolean): void {
   if (isCrowded === now) return;
   isCrowded = now;
+  show();
+}
+
+/** Shows or hides the note that the queues do not run at the same speed. */
+export function showDriftNotice(now: boolean): void {
+  if (hasDrifted === now) return;
+  hasDrifted = now;
   show();
 }
 
@@ -45,6 +53,6 @@ export function hasOthers(lanes: Lanes, weir: Scene, shared: Scene): boolean {
 }
 
 function show(): void {
-  const words = isCrowded ? t("crowded") : "";
+  const words = isCrowded ? t("crowded") : hasDrifted ? t("drifted") : "";
   if (note.textContent !== words) note.textContent = words;
 }

@@ -11,25 +11,22 @@ import {
   submitShared,
 } from "./api.ts";
 import { openApi } from "./api-document.ts";
-import { hasOthers, isShared, showSharedNotice } from "./crowd.ts";
+import { hasOthers, isShared, showDriftNotice, showSharedNotice } from "./crowd.ts";
 import { demo, demoShared } from "./demonstration.ts";
 import { element } from "./elements.ts";
 import { firstLanes, lanes, markAlive, onLanes } from "./live.ts";
 import { hideNotice, showProblem } from "./notice.ts";
+import { pause } from "./pause.ts";
 import { Picture } from "./picture.ts";
-import { pause } from "./pool.ts";
 import { Scene, type SceneJob } from "./scene.ts";
 import { compare, Scoreboard, setSentence } from "./scoreboard.ts";
+import { onChoice } from "./tabs.ts";
 import { onLanguage, t } from "./text.ts";
 import { randomUuid } from "./uuid.ts";
-import { comparisonAt, type Newcomer, sentenceAt, type Tracks } from "./verdict.ts";
+import { comparisonAt, hasDrifted, type Newcomer, sentenceAt, type Tracks } from "./verdict.ts";
 
-/**
- * The number of jobs of each flooding user. All are on the Free plan, which allows 50 a month, with a burst of all
- * workers.
- */
-const floods = [50, 34, 20] as const;
-const total = floods.reduce((sum, jobs) => sum + jobs, 0);
+/** The number of jobs of each user: one floods, two are quiet. All are on the Free plan, with a burst of all workers. */
+const floods = [100, 2, 2] as const;
 const you = floods.length;
 /** The pictures lag at least this many milliseconds behind. Then most events are known in time. */
 const lag = 450;
@@ -40,6 +37,7 @@ const pollEvery = 150;
 const start = element("flood", HTMLButtonElement);
 const join = element("join", HTMLButtonElement);
 const kind = element("picture-kind", HTMLElement);
+const card = element("picture", HTMLElement);
 
 /** A picture and its numbers in words. */
 class Board {
@@ -75,6 +73,10 @@ onLanes((now) => {
   showSharedNotice(true);
   drawAgain();
 });
+// The pictures fill a screen, and stand above the other parts.
+onChoice((part) => {
+  if (!run || run.isOver) card.classList.toggle("folded", part !== "try");
+});
 onLanguage(() => {
   showButtons();
   // The numbers are written with each drawing.
@@ -100,7 +102,7 @@ function drawAgain(): void {
 
 /** Shows the pictures before a flood. */
 function showIdle(): void {
-  setSentence(() => t("floodIdle", { total }));
+  setSentence(() => t("floodIdle"));
   for (const [name, board] of Object.entries(boards))
     board.show(
       emptyScene(name === "shared"),
@@ -218,30 +220,20 @@ async function begin(): Promise<void> {
   if (run && !run.isOver) return;
   const mine = open();
   try {
-    const users = await Promise.all(
-      floods.map(async (jobs, user) => {
-        const token = await developmentToken("free", demoWorkers());
-        mine.tokens[user] = token;
-        mine.listed(user, Date.now());
-        const submitted = await submitBatch(
-          demo,
-          Array.from({ length: jobs }, () => ({})),
-          token,
-        );
-        mine.takeJobs(user, submitted);
-        return submitted.map(({ id }) => ({ id, user }));
-      }),
-    );
-    // The same jobs in the same order.
-    const order = users.flat().sort((a, b) => a.id - b.id);
-    mine.listed("shared", Date.now());
-    mine.takeShared(
-      await submitShared(
-        mine.id,
-        order.map(({ user }) => user),
-        mine.tokens[0],
-      ),
-    );
+    const tokens = await Promise.all(floods.map(() => developmentToken("free", demoWorkers())));
+    // One user after the other, and to both queues at once: neither queue starts with an advantage on a busy server.
+    for (const [user, jobs] of floods.entries()) {
+      const token = tokens[user] ?? "";
+      const args = Array.from({ length: jobs }, () => ({}));
+      mine.tokens[user] = token;
+      for (const queue of [user, "shared"] as const) mine.listed(queue, Date.now());
+      const [weir, shared] = await Promise.all([
+        submitBatch(demo, args, token),
+        submitShared(mine.id, Array<number>(jobs).fill(user), token),
+      ]);
+      mine.takeJobs(user, weir);
+      mine.takeShared(shared);
+    }
   } catch (error) {
     run = undefined;
     if (error instanceof Refusal && error.status === 404) {
@@ -292,7 +284,9 @@ function canJoin(): boolean {
 function open(): Run {
   const mine = new Run();
   run = mine;
+  card.classList.remove("folded");
   showSharedNotice(false);
+  showDriftNotice(false);
   for (const name of ["weir", "shared"] as const)
     boards[name].show(mine[name], mine.moment, () => show(mine, mine.moment()));
   void follow(mine);
@@ -305,6 +299,11 @@ function showButtons(): void {
   if (start.textContent !== t(words)) start.textContent = t(words);
   start.ariaDisabled = run && !run.isOver ? "true" : null;
   join.ariaDisabled = canJoin() ? null : "true";
+  const joinWords = run?.joining ? "joining" : "joinIn";
+  if (join.textContent !== t(joinWords)) join.textContent = t(joinWords);
+  // The next step is the primary button.
+  join.classList.toggle("main", canJoin());
+  start.classList.toggle("main", !canJoin());
   join.classList.toggle("gone", !canRun);
   kind.hidden = canRun;
 }
@@ -342,6 +341,7 @@ function show(tracks: Tracks, at: number): void {
   const landed = (track: "weir" | "shared", id: number): boolean => boards[track].picture.landed(id);
   setSentence(() => sentenceAt(tracks, at, landed));
   compare(comparisonAt(tracks, at, landed));
+  if (hasDrifted(tracks, at)) showDriftNotice(true);
   showButtons();
 }
 

@@ -1,8 +1,9 @@
 import { isFinished, type Job } from "./api.ts";
-import { analysis } from "./demonstration.ts";
+import { analysis, specview } from "./demonstration.ts";
 import { element, make } from "./elements.ts";
+import { lanes } from "./live.ts";
 import { inSeconds } from "./scoreboard.ts";
-import { serviceName, t } from "./text.ts";
+import { number, serviceName, t } from "./text.ts";
 
 export type Action = "cancel" | "show" | "specify";
 export type Actions = Record<Action, (id: number) => void>;
@@ -86,7 +87,9 @@ function write(row: HTMLTableRowElement, job: Job, place: number | undefined): v
   const state = make("td");
   const words = t(job.status === "queued" && job.waiting_for ? job.waiting_for : job.status);
   state.append(make("span", words, `badge ${job.status}`), ...bar(job), make("small", details(job, place).join(" · ")));
-  const cost = isFinished(job) ? t("costCharged", { n: job.charged }) : t("costReserved", { n: job.reserved });
+  const cost = isFinished(job)
+    ? t("costCharged", { n: number(job.charged) })
+    : t("costReserved", { n: number(job.reserved) });
   const buttons = make("td", "", "job-actions");
   buttons.append(...actionsFor(job).map((action) => button(job, action)));
   const cells = [make("td", String(job.id)), make("td", serviceName(job.service)), state, make("td", cost), buttons];
@@ -124,7 +127,7 @@ function details(job: Job, place: number | undefined): string[] {
 function actionsFor(job: Job): Action[] {
   if (!isFinished(job)) return ["cancel"];
   if (job.status !== "completed") return [];
-  return job.service === analysis ? ["show", "specify"] : ["show"];
+  return job.service === analysis && lanes()?.services[specview] ? ["show", "specify"] : ["show"];
 }
 
 function button(job: Job, action: Action): HTMLButtonElement {
@@ -132,6 +135,6 @@ function button(job: Job, action: Action): HTMLButtonElement {
   made.type = "button";
   made.dataset.job = String(job.id);
   made.dataset.action = action;
-  made.ariaLabel = `${t(action)} ${job.id}`;
+  made.ariaLabel = t("actionOn", { action: t(action), id: job.id });
   return made;
 }

@@ -63,6 +63,7 @@ function isSilent(): boolean {
 function show(): void {
   const silent = isSilent();
   sign.classList.toggle("silent", silent);
+  sign.classList.toggle("alive", wasAlive && !silent);
   const age = (Date.now() - aliveAt) / 1000;
   const number = new Intl.NumberFormat(language, { minimumFractionDigits: 1, maximumFractionDigits: 1 });
   words.textContent = wasAlive ? t(silent ? "silentFor" : "live", { n: number.format(age) }) : t("connecting");
@@ -74,5 +75,8 @@ function show(): void {
 
 /** Called only when needed: on a slow machine, a browser's first format of a time takes a tenth of a second. */
 function clockTime(moment: number): string {
-  return new Intl.DateTimeFormat(language, { timeStyle: "medium" }).format(moment);
+  return new Intl.DateTimeFormat(language, {
+    timeStyle: "medium",
+    ...(language === "ko" ? { hourCycle: "h23" } : {}),
+  }).format(moment);
 }

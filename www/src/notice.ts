@@ -41,8 +41,9 @@ export function hideNotice(): void {
 export function showProblem(error: unknown, cause?: Element): void {
   hideNotice();
   placeNear(place, cause);
-  const seconds = error instanceof Refusal ? retryAfter(error.headers) : undefined;
-  shown = { error, since: Date.now(), until: seconds === undefined ? undefined : Date.now() + seconds * 1000 };
+  // The text of a used-up quota has a date, and there is nothing to count down to a retry at once.
+  const seconds = error instanceof Refusal && !error.quota ? retryAfter(error.headers) : undefined;
+  shown = { error, since: Date.now(), until: seconds ? Date.now() + seconds * 1000 : undefined };
   write();
   place.hidden = false;
   reveal(place);
@@ -57,7 +58,7 @@ function write(): void {
   if (detail) {
     const english = make("span", detail);
     english.lang = "en";
-    words.append(english);
+    words.append(make("span", t("serverSays")), english);
   }
   if (shown.until !== undefined) words.append(countdown(shown.until));
   if (isAnonymousLimit(shown.error) && !isSignedIn()) {

@@ -9,7 +9,7 @@ const userCount = 4;
 /** The canvas extends this far beyond its stage, as in the style sheet, so that no dot at an edge is clipped. */
 const margin = 6;
 /** The maximum number of jobs that one user submits; all queues have the same scale. */
-const longestQueue = 50;
+const longestQueue = 100;
 
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 

@@ -1,5 +1,6 @@
 import { Refusal } from "./api.ts";
-import { type Key, language, t } from "./text.ts";
+import { retryAfter } from "./rate-limit.ts";
+import { day, type Key, number, t } from "./text.ts";
 
 /** Maximum size of a submission's body, as on the server. */
 export const largestBody = 256 * 1024;
@@ -20,7 +21,7 @@ export class Fault extends Error {
 export interface Words {
   title: string;
   text: string;
-  /** Details from the server, in its own words. */
+  /** Details from the server, in its own words, which are English. */
   detail?: string;
 }
 
@@ -34,16 +35,16 @@ export function inWords(error: unknown): Words {
   return { title: t("unreachable"), text: t("checkConnection") };
 }
 
-function refusal({ status, message, quota, policies }: Refusal): Words {
+function refusal({ status, headers, message, quota, policies }: Refusal): Words {
   if (quota) {
-    const number = new Intl.NumberFormat(language);
-    const date = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "short" });
     const values = {
-      left: number.format(quota.remaining ?? 0),
-      limit: number.format(quota.limit ?? 0),
-      date: date.format(new Date(quota.reset_at)),
+      left: number(quota.remaining ?? 0),
+      limit: number(quota.limit ?? 0),
+      date: day(quota.reset_at, true),
     };
-    return { title: t("overQuota"), text: t("overQuotaText", values) };
+    const { window = "month" } = quota;
+    if (window === "month") return { title: t("overQuota"), text: t("overQuotaText", values) };
+    return { title: t("overQuota"), text: t("overQuotaWindowText", { ...values, per: t(`per.${window}` as Key) }) };
   }
   if (status === 429 && policies.includes("streams"))
     return { title: t("tooManyStreams"), text: t("tooManyStreamsText") };
@@ -51,7 +52,9 @@ function refusal({ status, message, quota, policies }: Refusal): Words {
   if (status === 413) return { title: t("tooLarge"), text: t("tooLargeTextPlain", { limit: largestBody / 1024 }) };
   if (status === 401) return { title: t("signInAgain"), text: t("signInAgainText") };
   if (status === 404) return { title: t("notThere"), text: t("notThereText") };
-  if (status === 502 || status === 503 || status === 504) return { title: t("away"), text: t("awayText") };
+  if (status === 502 || status === 503 || status === 504)
+    // With a time from the server, the countdown tells when.
+    return { title: t("away"), text: retryAfter(headers) ? "" : t("awayText") };
   if (status >= 500) return { title: t("broken"), text: t("brokenText") };
-  return { title: t("notUsable"), text: "", detail: t("serverSays", { words: message }) };
+  return { title: t("notUsable"), text: "", detail: message };
 }

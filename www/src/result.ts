@@ -1,6 +1,6 @@
 import type { AnalysisOutput, Job, TestCase } from "./api.ts";
 import { element, make } from "./elements.ts";
-import { onLanguage, t } from "./text.ts";
+import { number, onLanguage, t } from "./text.ts";
 
 /** The languages of the analysis, which it detects by the file's extension. */
 const languages = "Rust, Go, Python, JavaScript, TypeScript, Java, Kotlin, Ruby";
@@ -42,7 +42,7 @@ function describe(job: Job): string {
       if (count === 0) return t("jobDoneNone", { id, languages });
       return t(count === 1 ? "jobDoneOne" : "jobDone", {
         id,
-        count,
+        count: number(count),
         frameworks: frameworks.length > 0 ? ` (${frameworks.join(", ")})` : "",
       });
     }

@@ -41,6 +41,10 @@ export interface Comparison {
   isFinal: boolean;
 }
 
+/** With a smaller ratio, the claim stays. */
+const leastRatio = 2;
+
+const claim = element("claim", HTMLElement);
 const result = element("flood-result", HTMLElement);
 const sentence = element("flood-sentence", HTMLElement);
 let words = (): string => "";
@@ -74,6 +78,8 @@ export function inSeconds(seconds: number): string {
 
 function showComparison(): void {
   const { mine, shared, isFinal } = comparison ?? {};
+  const ratio = isFinal && mine && shared ? Math.round(shared / mine) : 0;
+  write(claim, ratio >= leastRatio ? t("sooner", { n: ratio }) : t("claim"));
   const longest = Math.max(mine ?? 0, shared ?? 0, 0.01);
   const inShared = shared === undefined ? undefined : inSeconds(shared);
   const bars = [

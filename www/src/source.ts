@@ -3,7 +3,7 @@ import { element } from "./elements.ts";
 import { hideNotice, showProblem } from "./notice.ts";
 import { Fault, largestBody } from "./problems.ts";
 import { samples } from "./samples.ts";
-import { onLanguage, t } from "./text.ts";
+import { number, onLanguage, t } from "./text.ts";
 
 const path = element("path", HTMLInputElement);
 const content = element("content", HTMLTextAreaElement);
@@ -17,10 +17,7 @@ let others: SourceFile[] = [];
 
 for (const name of Object.keys(samples)) sample.append(new Option(name));
 
-sample.addEventListener("change", () => {
-  const chosen = samples[sample.value];
-  if (chosen) fill([chosen]);
-});
+sample.addEventListener("change", useSample);
 picker.addEventListener("change", () => void take(picker.files).catch(showFault));
 for (const name of ["dragover", "dragleave", "drop"] as const) {
   drop.addEventListener(name, (event) => {
@@ -30,6 +27,14 @@ for (const name of ["dragover", "dragleave", "drop"] as const) {
   });
 }
 onLanguage(showOthers);
+// The first job needs one click.
+sample.value = "Go";
+useSample();
+
+function useSample(): void {
+  const chosen = samples[sample.value];
+  if (chosen) fill([chosen]);
+}
 
 function showFault(error: unknown): void {
   showProblem(error, picker);
@@ -45,7 +50,7 @@ async function take(files: FileList | null | undefined): Promise<void> {
 async function read(file: File): Promise<SourceFile> {
   const bytes = await file.slice(0, largestBody + 1).arrayBuffer();
   if (bytes.byteLength > largestBody)
-    throw new Fault("tooLarge", { limit: largestBody / 1024, size: Math.ceil(file.size / 1024) });
+    throw new Fault("tooLarge", { limit: largestBody / 1024, size: number(Math.ceil(file.size / 1024)) });
   try {
     return { path: file.name, content: new TextDecoder("utf-8", { fatal: true }).decode(bytes) };
   } catch {
@@ -82,7 +87,8 @@ export function filesInForm(): SourceFile[] {
     if (`${file.path}${file.content}`.includes("\0")) throw new Fault("hasNul", { file: file.path });
   }
   const size = encoder.encode(JSON.stringify({ files })).length;
-  if (size > largestBody) throw new Fault("tooLarge", { limit: largestBody / 1024, size: Math.ceil(size / 1024) });
+  if (size > largestBody)
+    throw new Fault("tooLarge", { limit: largestBody / 1024, size: number(Math.ceil(size / 1024)) });
   return files;
 }
 

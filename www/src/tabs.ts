@@ -5,6 +5,7 @@ import { hideNotice } from "./notice.ts";
 
 const tabs = [...document.querySelectorAll<HTMLButtonElement>("[role=tab]")];
 const listeners = new Map<string, () => void>();
+const choices: ((part: string) => void)[] = [];
 
 for (const [n, tab] of tabs.entries()) {
   tab.addEventListener("click", () => choose(tab));
@@ -26,6 +27,13 @@ export function onShown(part: string, listener: () => void): void {
   if (!element(part, HTMLElement).hidden) listener();
 }
 
+/** Called with the part in view, now and whenever another one is chosen. */
+export function onChoice(listener: (part: string) => void): void {
+  choices.push(listener);
+  const chosen = tabs.find((tab) => tab.ariaSelected === "true");
+  if (chosen) listener(panelOf(chosen));
+}
+
 function follow(): void {
   const part = location.hash.slice(1);
   const tab = tabs.find((each) => panelOf(each) === part);
@@ -36,6 +44,7 @@ function follow(): void {
 }
 
 function choose(chosen: HTMLButtonElement): void {
+  const before = chosen.getBoundingClientRect().top;
   // A message is about the part that was in view.
   if (chosen.ariaSelected !== "true") hideNotice();
   for (const tab of tabs) {
@@ -45,6 +54,9 @@ function choose(chosen: HTMLButtonElement): void {
     element(panelOf(tab), HTMLElement).hidden = !isChosen;
   }
   listeners.get(panelOf(chosen))?.();
+  for (const listener of choices) listener(panelOf(chosen));
+  // What is folded above the tabs must not move them.
+  scrollBy({ top: chosen.getBoundingClientRect().top - before, behavior: "instant" });
 }
 
 function panelOf(tab: HTMLElement): string {

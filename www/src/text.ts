@@ -30,6 +30,18 @@ export function t(key: Key, values: Record<string, string | number> = {}): strin
   return dictionaries[language][key].replace(/\{(\w+)\}/g, (whole, name: string) => String(values[name] ?? whole));
 }
 
+/** A number with the language's separators. */
+export function number(n: number): string {
+  return new Intl.NumberFormat(language).format(n);
+}
+
+/** A day, with the time if `withTime`. Browsers differ in their short Korean dates, so those are written in full. */
+export function day(at: string, withTime: boolean): string {
+  const style: Intl.DateTimeFormatOptions =
+    language === "ko" ? { dateStyle: "long", hourCycle: "h23" } : { dateStyle: "medium" };
+  return new Intl.DateTimeFormat(language, withTime ? { ...style, timeStyle: "short" } : style).format(new Date(at));
+}
+
 /** A place in an order, such as `31st` in English. The texts of other languages contain what follows the number. */
 export function ordinal(n: number): string {
   if (language !== "en") return String(n);

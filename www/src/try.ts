@@ -3,7 +3,7 @@ import { isFinished, Refusal, readJob, submit } from "./api.ts";
 import { analysis } from "./demonstration.ts";
 import { element } from "./elements.ts";
 import { hideNotice, showProblem } from "./notice.ts";
-import { pause } from "./pool.ts";
+import { pause } from "./pause.ts";
 import { allowanceOf } from "./rate-limit.ts";
 import { showJob } from "./result.ts";
 import { filesInForm } from "./source.ts";

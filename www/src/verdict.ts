@@ -61,6 +61,15 @@ export function comparisonAt(tracks: Tracks, at: number, landed: Landed): Compar
   return { mine: outcome.seconds, shared: final?.seconds ?? soFar, isFinal: final !== undefined };
 }
 
+/** Whether the queues run at different speeds until the newcomer is done in both, so that their times compare badly. */
+export function hasDrifted({ weir, shared, newcomer, submitting }: Tracks, at: number): boolean {
+  const twin = newcomer?.shared === undefined ? undefined : shared.job(newcomer.shared);
+  if (submitting || (twin?.finished !== undefined && twin.finished <= at)) return false;
+  const [done, doneShared] = [weir.done(at).length, shared.done(at).length];
+  // As many as the workers finish at once do not count.
+  return Math.abs(done - doneShared) > Math.max(weir.workers, Math.max(done, doneShared) / 10);
+}
+
 /** The jobs of all users except the newcomer, who is the last user. */
 function flood({ jobs, users }: Scene): SceneJob[] {
   return jobs.filter(({ user }) => user < users.length - 1);

@@ -1,7 +1,8 @@
 export const english = {
   // The top, and the picture.
   tagline: "Fair background jobs for your API.",
-  claim: "One customer's 1,000 jobs must not make the next customer wait.",
+  claim: "One customer's 100 jobs must not make the next customer wait.",
+  sooner: "With Weir, you were done {n} × sooner.",
   lead: "Weir runs background jobs on PostgreSQL. Each customer has a queue and a few slots, so a flood delays only the customer who sent it.",
   site: "Weir",
   docs: "Docs",
@@ -17,9 +18,11 @@ export const english = {
   floodIt: "▶ Flood it",
   floodAgain: "▶ Flood again",
   joinIn: "Join as a newcomer",
+  joining: "Joining…",
   playRecording: "▶ Play again",
   isRecording: "A recording of a real run",
-  recordingStarts: "Recording: three customers submit 104 jobs at once. Then a fourth joins with one.",
+  recordingStarts:
+    "Recording: one customer submits 100 jobs, and two others submit 2 each. Then a fourth joins with one.",
   withWeir: "With Weir",
   withoutWeir: "Shared queue, without Weir",
   everyone: "Everyone",
@@ -29,7 +32,8 @@ export const english = {
   you: "You",
   waitingCount: "{n} waiting",
   doneOf: "{done} of {total}",
-  floodIdle: "Three customers submit {total} jobs at once, with Weir and in one shared queue. Then you join with one.",
+  floodIdle:
+    "One customer submits 100 jobs, and two others submit 2 each, with Weir and in one shared queue. Then you join with one.",
   floodStarts: "Three customers submit their jobs…",
   floodIsIn: "{total} jobs were submitted. Now join with one.",
   youJoined: "{n} jobs were waiting when you joined.",
@@ -44,6 +48,8 @@ export const english = {
   lent: "Lent: a worker that would be idle runs a job over the customer's slots",
   crowded:
     "Other jobs, such as another visitor's, share these workers (grey dots), so both queues are slower than usual.",
+  drifted: "One queue has finished over a tenth more jobs than the other, so the two times compare badly.",
+  timesFrom: "Times run from when the server accepts the job until it is done.",
   // The tabs.
   tabs: "Parts of the page",
   tabTry: "Try it",
@@ -86,6 +92,7 @@ export const english = {
   rateLimitText: "Rate limit exceeded. Please sign in for higher limits or try again later.",
   overQuota: "Your plan's quota is used up",
   overQuotaText: "{left} of {limit} are left until {date}.",
+  overQuotaWindowText: "Your plan allows {limit} {per}. {left} are left until {date}.",
   tooManyStreams: "Too many pages are open",
   tooManyStreamsText: "Close another tab of this page.",
   notUsable: "The server cannot process this",
@@ -108,7 +115,7 @@ export const english = {
   awayText: "Try again in a few seconds.",
   broken: "Something went wrong on our side",
   brokenText: "It has been logged.",
-  serverSays: "Message from the server: {words}",
+  serverSays: "Message from the server:",
   tryAgainIn: "You can try again in {time}.",
   signInAbove: "Sign in for more",
   seconds: "{n} s",
@@ -168,6 +175,7 @@ export const english = {
   cancel: "Cancel",
   show: "Show",
   specify: "Specify",
+  actionOn: "{action} {id}",
   close: "Close",
   queued: "waiting",
   running: "running",
@@ -201,7 +209,10 @@ export const english = {
   bodyInFile: "# body.json contains the request body: {size} KiB",
   copy: "Copy",
   copied: "Copied",
-  routes: "Routes",
+  userRoutes: "Routes that users call",
+  backendRoutes: "Routes that your backend calls",
+  workerRoutes: "Routes that workers call",
+  developmentRoutes: "Routes in development only",
   types: "Types",
   parameters: "Parameters",
   requestBody: "Body",
@@ -210,6 +221,11 @@ export const english = {
   originOnly: "at the origin only",
   rawDocument: "The OpenAPI document",
   loading: "Loading…",
+  // How to start.
+  startTitle: "Get started",
+  startRun: "With Rust and Node, this runs everything on your machine. It needs no account and no PostgreSQL:",
+  startCode: "Submit from your backend, in its own transaction, and do the work in your worker:",
+  startMore: "Next: your own service in 15 minutes",
 };
 
 /** The key of a text. */
