@@ -408,12 +408,24 @@ async function measure(): Promise<Result[]> {
     const ours = bundleOf(root);
     const minimal = Buffer.from(await bundle("minimal"));
     const gzip = (bytes: Buffer): number => gzipSync(bytes, { level: 9 }).length / 1024;
-    const size = (name: string, value: number, baseline: number | null): void =>
-      add({ name, value, unit: "KiB", baseline, ratio: null, target: null, holds: null });
+    const size = (name: string, value: number, baseline: number | null, most?: number): void =>
+      add({
+        name,
+        value,
+        unit: "KiB",
+        baseline,
+        ratio: null,
+        target: most === undefined ? null : `<= ${most}`,
+        holds: most === undefined ? null : value <= most,
+      });
     size("edge/wasm_kib", wasm.length / 1024, null);
     size("edge/wasm_gzip_kib", gzip(wasm), null);
     size("edge/bundle_kib", ours.length / 1024, minimal.length / 1024);
-    size("edge/bundle_gzip_kib", gzip(ours), gzip(minimal));
+    size("edge/bundle_gzip_kib", gzip(ours), gzip(minimal), 300);
+    const limiter = ["src/limit.mjs", "src/limits.mjs", "build/limiter/index.js", "build/limiter/index_bg.wasm"];
+    const hono = Buffer.from(await bundle("hono"));
+    const onlyLimits = Buffer.concat(limiter.map((path) => readFileSync(join(root, path))));
+    size("edge/only_limits_gzip_kib_vs_hono", gzip(onlyLimits), gzip(hono), 120);
     if (before) {
       const earlier = bundleOf(before);
       size("edge/bundle_kib_vs_before", ours.length / 1024, earlier.length / 1024);
@@ -443,20 +455,30 @@ async function measure(): Promise<Result[]> {
       `milliseconds from the start of a fresh runtime process to its first answer of a submission, median of ${rounds} (lowest to highest)`,
     );
     table(
-      ["", "ms"],
+      ["", "ms", "CPU time: ms"],
       [
-        ["weir", spread(weir)],
-        [title("minimal"), spread(beside)],
+        ["weir", spread(weir.total), spread(weir.cpu)],
+        [title("minimal"), spread(beside.total), spread(beside.cpu)],
       ],
     );
     add({
       name: "edge/first_answer_ms",
-      value: median(weir),
+      value: median(weir.total),
       unit: "ms",
-      baseline: median(beside),
-      ratio: median(weir) / median(beside),
+      baseline: median(beside.total),
+      ratio: median(weir.total) / median(beside.total),
       target: null,
       holds: null,
+    });
+    if (weir.cpu.length === 0) return;
+    add({
+      name: "edge/first_answer_cpu_ms",
+      value: median(weir.cpu),
+      unit: "ms",
+      baseline: median(beside.cpu),
+      ratio: median(weir.cpu) / median(beside.cpu),
+      target: "<= 60",
+      holds: median(weir.cpu) <= 60,
     });
   }
 }

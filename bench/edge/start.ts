@@ -1,5 +1,5 @@
 import { spawn } from "node:child_process";
-import { cpSync, mkdirSync, writeFileSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { request } from "node:http";
 import { dirname, join } from "node:path";
 import { root } from "../../scripts/lib/paths.ts";
@@ -14,16 +14,22 @@ interface Plain {
   bindings: Record<string, string>;
 }
 
+/** Milliseconds to a first answer, and those of CPU time of the process, which other load affects less. */
+interface Times {
+  total: number[];
+  cpu: number[];
+}
+
 /**
- * Milliseconds from the start of the runtime's process to its first answer to a submission. The Workers take turns.
- * Includes the process, the isolate, the compilation, the object and one request, without Miniflare.
+ * The time from the start of the runtime's process to its first answer to a submission. The Workers take turns. Includes
+ * the process, the isolate, the compilation, the object and one request, without Miniflare.
  */
 export async function startTimes(
   folder: string,
   origin: string,
   secrets: Secrets,
   rounds: number,
-): Promise<{ weir: number[]; minimal: number[] }> {
+): Promise<{ weir: Times; minimal: Times }> {
   const minimal = join(folder, "minimal.mjs");
   mkdirSync(folder, { recursive: true });
   writeFileSync(minimal, await bundle("minimal"));
@@ -32,6 +38,7 @@ export async function startTimes(
       files: {
         "src/entry.mjs": join(root, "src", "entry.mjs"),
         "src/weir.mjs": join(root, "src", "weir.mjs"),
+        "src/limits.mjs": join(root, "src", "limits.mjs"),
         "src/own.mjs": join(root, "src", "own.mjs"),
         "build/index.js": join(root, "build", "index.js"),
         "build/index_bg.wasm": join(root, "build", "index_bg.wasm"),
@@ -41,12 +48,14 @@ export async function startTimes(
     },
     minimal: { files: { "minimal.mjs": minimal }, counter: "COUNTERS PerAddress", bindings: { ORIGIN_URL: origin } },
   };
-  const times = { weir: [] as number[], minimal: [] as number[] };
+  const times = { weir: { total: [], cpu: [] } as Times, minimal: { total: [], cpu: [] } as Times };
   for (const [name, worker] of Object.entries(workers)) configure(join(folder, name), worker);
   for (let round = -1; round < rounds; round++) {
     for (const name of ["weir", "minimal"] as const) {
-      const time = await firstAnswer(join(folder, name));
-      if (round >= 0) times[name].push(time);
+      const { total, cpu } = await firstAnswer(join(folder, name));
+      if (round < 0) continue;
+      times[name].total.push(total);
+      if (cpu !== undefined) times[name].cpu.push(cpu);
     }
   }
   return times;
@@ -86,7 +95,16 @@ const worker :Workerd.Worker = (
   );
 }
 
-async function firstAnswer(folder: string): Promise<number> {
+/** The CPU time of all threads of a process in milliseconds; undefined where /proc is missing. */
+function cpuMs(pid: number | undefined): number | undefined {
+  const tasks = `/proc/${pid}/task`;
+  if (!existsSync(tasks)) return undefined;
+  const nanoseconds = (task: string): number =>
+    Number(readFileSync(join(tasks, task, "schedstat"), "utf8").split(" ")[0]);
+  return readdirSync(tasks).reduce((sum, task) => sum + nanoseconds(task) / 1e6, 0);
+}
+
+async function firstAnswer(folder: string): Promise<{ total: number; cpu: number | undefined }> {
   const port = await anyFree();
   const started = process.hrtime.bigint();
   const child = spawn(
@@ -98,7 +116,10 @@ async function firstAnswer(folder: string): Promise<number> {
   try {
     for (let tries = 0; tries < 10_000; tries++) {
       const status = await submit(port);
-      if (status === 202) return Number(process.hrtime.bigint() - started) / 1e6;
+      if (status === 202) {
+        const cpu = cpuMs(child.pid);
+        return { total: Number(process.hrtime.bigint() - started) / 1e6, cpu };
+      }
       if (status !== undefined) throw new Error(`the first answer is ${status}`);
       if (child.exitCode !== null) throw new Error("the runtime has ended");
       await new Promise((done) => setTimeout(done, 1));

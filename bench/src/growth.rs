@@ -151,24 +151,21 @@ async fn fill(stage: &Stage, size: Size) -> Result<Vec<Uuid>, BenchError> {
                                'analysis:analyze', 3, 'analysis_default', \
                                CASE WHEN n < cardinality($1::uuid[]) THEN 'available' ELSE 'pending' END::river_job_state \
                         FROM generate_series(0, $2::bigint - 1) n \
-                        RETURNING id, (args ->> 'user_id')::uuid AS user_id, state), \
-                  r AS (INSERT INTO quota_reservations \
-                            (holder, user_id, event_type, reserved_amount, job_id, period_start, admitted_at, parked_at) \
-                        SELECT user_id, user_id, 'analysis', 1, id, date_trunc('month', now(), 'UTC'), \
-                               CASE WHEN state = 'available' THEN now() END, CASE WHEN state = 'pending' THEN now() END \
-                        FROM j RETURNING job_id, user_id) \
-             INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount) \
-             SELECT job_id, user_id, user_id, 'analysis', 1 FROM r",
+                        RETURNING id, (args ->> 'user_id')::uuid AS user_id, state) \
+             INSERT INTO weir_jobs (holder, user_id, event_type, reserved_amount, job_id, submitted_at, period_start, \
+                                    admitted_at, parked_at) \
+             SELECT user_id, user_id, 'analysis', 1, id, now(), date_trunc('month', now(), 'UTC'), \
+                    CASE WHEN state = 'available' THEN now() END, CASE WHEN state = 'pending' THEN now() END \
+             FROM j",
             &[&users, &size.parked],
         )
         .await?;
     client
         .batch_execute(
-            "UPDATE holders h SET slots_in_use = 1, granted_slots = 1, parked = r.n - 1 \
-             FROM (SELECT holder, count(*) AS n FROM quota_reservations GROUP BY 1) r WHERE h.holder = r.holder; \
-             INSERT INTO quota_balances (user_id, event_type, span, period_start, reserved, granted_limit) \
-             SELECT user_id, 'analysis', 'month', period_start, count(*), 2000000000 FROM quota_reservations \
-             GROUP BY 1, 4",
+            "UPDATE holders h SET slots_in_use = 1, granted_slots = 1, parked = r.n - 1, period_start = r.period_start, \
+                    reserved = r.n, granted_limit = 2000000000 \
+             FROM (SELECT holder, period_start, count(*) AS n FROM quota_reservations GROUP BY 1, 2) r \
+             WHERE h.holder = r.holder",
         )
         .await?;
     // If few rows are dead, VACUUM leaves their index entries, and a later reader has to write the page.
@@ -190,7 +187,7 @@ WITH month AS (
     FROM month m, generate_series(0, $2::bigint - 1) n
     RETURNING user_id, period_start
 )
-INSERT INTO quota_balances (user_id, event_type, span, period_start, used, granted_limit)
+INSERT INTO window_balances (user_id, event_type, span, period_start, used, granted_limit)
 SELECT user_id, 'analysis', 'month', period_start, count(*), 2000000000 FROM e GROUP BY 1, 4 ORDER BY 1";
 
 /// Inserts a year of usage that ended a month ago, and its balances.
@@ -292,7 +289,7 @@ async fn promoted(stage: &Arc<Stage>, users: &[Uuid]) -> Result<Vec<Duration>, B
             // The first job holds the slot, and the others are promoted in this order.
             let jobs = client
                 .query(
-                    "SELECT job_id FROM submissions WHERE holder = $1 ORDER BY job_id LIMIT $2",
+                    "SELECT job_id FROM weir_jobs WHERE holder = $1 ORDER BY job_id LIMIT $2",
                     &[&user, &JOBS],
                 )
                 .await?;

@@ -55,6 +55,11 @@ pub(super) struct Services(PathBuf);
 impl Services {
     /// The shipped service `analysis`, with this many workers in its default lane and this program, a TOML array.
     pub(super) fn new(workers: u32, program: &str) -> Result<Self, BenchError> {
+        Self::waking(workers, program, "now")
+    }
+
+    /// The same with this `wake`.
+    pub(super) fn waking(workers: u32, program: &str, wake: &str) -> Result<Self, BenchError> {
         let path = std::env::temp_dir().join(format!("weir-bench-{}.toml", Uuid::new_v4().simple()));
         std::fs::write(
             &path,
@@ -69,6 +74,7 @@ default_workers = {workers}
 scheduled_workers = 1
 timeout = "30s"
 max_attempts = 3
+wake = "{wake}"
 handler = {{ type = "exec", command = {program} }}
 "#
             ),

@@ -435,9 +435,8 @@ async fn fill(client: &mut tokio_postgres::Client, users: &[Uuid], events: i64) 
                         SELECT jsonb_build_object('user_id', ($1::uuid[])[1 + n % cardinality($1::uuid[])]), 'analysis:analyze', 3, \
                                'analysis_default', 'pending' FROM generate_series(1, $2::bigint) n \
                         RETURNING id, (args ->> 'user_id')::uuid AS user_id) \
-             INSERT INTO quota_reservations \
-                 (holder, user_id, event_type, reserved_amount, job_id, period_start, admitted_at, parked_at) \
-             SELECT user_id, user_id, 'analysis', 1, id, period_start_of(user_id, now()), NULL, now() FROM j",
+             INSERT INTO weir_jobs (holder, user_id, event_type, reserved_amount, job_id, period_start, parked_at) \
+             SELECT user_id, user_id, 'analysis', 1, id, period_start_of(user_id, now()), now() FROM j",
             &[&users, &(events / 10)],
         )
         .await?;

@@ -106,8 +106,8 @@ impl Stage {
         let client = self.database.connect().await?;
         client
             .batch_execute(
-                "TRUNCATE river_job, quota_reservations, usage_events, submissions, quota_balances, processes; \
-                 UPDATE holders SET slots_in_use = 0, parked = 0",
+                "TRUNCATE river_job, weir_jobs, usage_events, window_balances, processes; \
+                 UPDATE holders SET slots_in_use = 0, parked = 0, period_start = NULL, used = 0, reserved = 0",
             )
             .await?;
         // A separate message, because VACUUM cannot run in a transaction.

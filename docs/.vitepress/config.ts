@@ -68,7 +68,7 @@ function frontPage(): Record<string, unknown> {
     hero: {
       name: "Weir",
       text: "Fair background jobs for your API",
-      tagline: "One customer's 1,000 jobs must not make the next customer wait.",
+      tagline: "One customer's 100 jobs must not make the next customer wait.",
       actions: [
         { theme: "brand", text: "A first session", link: "/tutorial/first-session" },
         { theme: "alt", text: "Your own service", link: "/tutorial/your-own-service" },

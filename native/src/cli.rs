@@ -178,11 +178,12 @@ Examples:
   weir user override alice analysis --limit month=2000 --slots 5
   weir user grant alice analysis 100 --reason 'support ticket 17'")]
     User(User),
-    /// Run failed jobs again, or cancel jobs: one, or all that match.
+    /// Show a job, run failed jobs again, or cancel jobs: one, or all that match.
     #[command(
         subcommand,
         after_help = "\
 Examples:
+  weir job show 4711
   weir job retry --service render --error 'connection refused' --dry-run
   weir job cancel 4711"
     )]

@@ -93,7 +93,7 @@ describe("a minute of chaos", { skip: !canFreeze && "needs Linux", timeout: 840_
 
       assert.deepEqual((await sample(admin, users)).over, []);
       const limited = users.find(({ month }) => month !== null);
-      await admin`UPDATE quota_balances SET used = 1000000 WHERE user_id = ${limited?.id ?? ""} AND span = 'month'`;
+      await admin`UPDATE holders SET used = 1000000 WHERE holder = ${limited?.id ?? ""}`;
       await admin`UPDATE holders SET slots_in_use = 99 WHERE holder = ${users[0]?.id ?? ""}`;
       assert.equal((await sample(admin, users)).over.length, 2);
     } finally {

@@ -23,7 +23,16 @@ interface Container {
 interface Resource {
   kind: string;
   metadata: { name: string };
-  spec: { template: { spec: { terminationGracePeriodSeconds?: number; containers: [Container] } } };
+  spec: {
+    template: {
+      metadata: { labels: Record<string, string> };
+      spec: {
+        terminationGracePeriodSeconds?: number;
+        topologySpreadConstraints?: { topologyKey: string; labelSelector: { matchLabels: Record<string, string> } }[];
+        containers: [Container];
+      };
+    };
+  };
 }
 
 function skipReason(): string | false {
@@ -89,6 +98,19 @@ describe("deploy/kubernetes", { skip: skipReason() }, () => {
       const port = container.env?.find(({ name }) => /^WEIR_(ORIGIN|METRICS)_PORT$/.test(name))?.value;
       assert.equal(port, String(container.ports?.[0]?.containerPort), metadata.name);
       assert.ok(container.resources?.limits?.memory && container.resources.requests?.cpu, metadata.name);
+    }
+  });
+
+  it("spreads the pods of each process over the nodes, and lets Prometheus scrape them all", async () => {
+    const monitor = readFileSync(join(root, "deploy", "kubernetes", "podmonitor.yaml"), "utf8");
+    for (const { metadata, spec } of deployments) {
+      const { labels } = spec.template.metadata;
+      const [spread] = spec.template.spec.topologySpreadConstraints ?? [];
+      assert.deepEqual(spread?.labelSelector.matchLabels, labels, metadata.name);
+      assert.equal(spread?.topologyKey, "kubernetes.io/hostname");
+      const component = labels["app.kubernetes.io/component"] ?? "";
+      assert.match(monitor, new RegExp(`values: \\[.*\\b${component}\\b.*\\]`));
+      assert.equal(spec.template.spec.containers[0].ports?.[0]?.name, "http", "the port of the monitor");
     }
   });
 

@@ -104,7 +104,7 @@ async function nothingIsLost({ accepted, refusals }: { accepted: Accepted[]; ref
     assert.equal(status, "completed", `job ${job}`);
   }
   const [{ keys, jobs }] = (await database.sql`
-    SELECT count(*)::int AS jobs, count(DISTINCT idempotency_key)::int AS keys FROM submissions
+    SELECT count(*)::int AS jobs, count(DISTINCT idempotency_key)::int AS keys FROM weir_jobs
     WHERE idempotency_key IN ${database.sql(accepted.map(({ key }) => key))}`) as unknown as [
     { keys: number; jobs: number },
   ];

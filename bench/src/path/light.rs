@@ -13,7 +13,7 @@ use super::super::report::{BenchError, Effort, Line, Report, conditions, median,
 use super::super::stage::Stage;
 use super::open_loop::{OpenLoop, SHARE_OF_ONE, USERS, last_job, starts};
 use super::parts::WORKERS;
-use super::{Running, Scene, Side, Work, finished};
+use super::{NOTIFIED, Running, Scene, Side, Work, finished};
 use weir::config::Settings;
 
 /// Jobs a second.
@@ -34,6 +34,13 @@ const MAX_STATEMENTS: f64 = 6.0;
 /// The maximum of PostgreSQL's processor time against bare River, in general and at 20 jobs a second.
 const MAX_CPU: f64 = 1.5;
 const MAX_CPU_AT_20: f64 = 2.0;
+
+/// The maximum against River with the decisions taken literally, whose jobs start later, and with notifications at once.
+const MAX_CPU_TO_LITERAL: f64 = 1.35;
+const MAX_CPU_TO_SOON_LITERAL: f64 = 0.75;
+
+/// With this time between two notifications of a queue, River starts jobs as soon as Weir does.
+const AT_ONCE: Duration = riverqueue::FETCH_COOLDOWN_MIN;
 
 /// The maximum load of an idle installation, in percent of a core.
 const MAX_IDLE: f64 = 0.5;
@@ -136,39 +143,76 @@ pub(crate) async fn light(settings: &Settings, effort: Effort, weir: &Path) -> R
             .to_owned(),
     );
     let scene = Scene::new(weir, &ids, span)?;
+    let later_scene = Scene::waking(weir, &ids, span, "100ms")?;
     let decided_scene = Scene::new(weir, &decided_ids, span)?;
     literal::prepare(&decided.database.connect().await?).await?;
-    let (mut with_weir, mut with_river, mut with_literal) = (Vec::new(), Vec::new(), Vec::new());
+    let mut sides = [const { Vec::new() }; 6];
     for number in 1..=effort.turns {
-        progress(&format!("Weir, turn {number} of {}", effort.turns));
-        with_weir.push(turn(&scene, &ours, Side::Weir).await?);
-        progress(&format!("bare River, turn {number} of {}", effort.turns));
-        with_river.push(turn(&scene, &bare, Side::Bare).await?);
-        progress(&format!(
-            "the decisions literally, turn {number} of {}",
-            effort.turns
-        ));
-        with_literal.push(turn(&decided_scene, &decided, Side::Literal).await?);
+        let turns = [
+            ("Weir", &scene, &ours, Side::Weir),
+            ("Weir, wake = \"100ms\"", &later_scene, &ours, Side::Weir),
+            ("bare River", &scene, &bare, Side::Bare(NOTIFIED)),
+            ("bare River, notified at once", &scene, &bare, Side::Bare(AT_ONCE)),
+            (
+                "the decisions literally",
+                &decided_scene,
+                &decided,
+                Side::Literal(NOTIFIED),
+            ),
+            (
+                "the decisions literally, notified at once",
+                &decided_scene,
+                &decided,
+                Side::Literal(AT_ONCE),
+            ),
+        ];
+        for (side, (name, scene, stage, which)) in sides.iter_mut().zip(turns) {
+            progress(&format!("{name}, turn {number} of {}", effort.turns));
+            side.push(turn(scene, stage, which).await?);
+        }
     }
     drop(client);
     ours.end().await?;
     bare.end().await?;
     decided.end().await?;
-    let mut lines = lines(&with_weir, &with_river);
-    lines.extend(against_literal(&with_weir, &with_literal));
+    let [weir, later, river, soon_river, literal, soon_literal] = sides;
+    let mut lines = lines(&weir, &river);
+    lines.extend(against(
+        "the decisions literally",
+        &weir,
+        &literal,
+        Some(MAX_CPU_TO_LITERAL),
+    ));
+    lines.extend(against(
+        "the decisions literally, notified at once",
+        &weir,
+        &soon_literal,
+        Some(MAX_CPU_TO_SOON_LITERAL),
+    ));
+    lines.extend(against("bare River, notified at once", &weir, &soon_river, None));
+    lines.extend(against("itself with wake = \"100ms\"", &weir, &later, None));
     Ok(Report { conditions, lines })
 }
 
-/// The cost of a job against River that does the same work.
-fn against_literal(ours: &[Turn], theirs: &[Turn]) -> Vec<Line> {
+/// The cost of a job at each rate against another side. `most` is the target for PostgreSQL's processor time.
+fn against(other: &str, ours: &[Turn], theirs: &[Turn], most: Option<f64>) -> Vec<Line> {
     let mut lines = Vec::new();
     for (index, rate) in RATES.into_iter().enumerate() {
-        let mut compared = |what: &str, unit, number: &dyn Fn(&Cost) -> f64| {
-            let of = |turns: &[Turn]| median(turns.iter().map(|turn| number(&turn.rates[index])).collect());
-            let name = format!("{rate} jobs/s, against the decisions literally: {what}");
-            lines.push(Line::compared(name, of(ours), of(theirs), unit));
+        let named = |what: &str| format!("{rate} jobs/s, against {other}: {what}");
+        let both = |number: &dyn Fn(&Cost) -> f64| {
+            [ours, theirs].map(|turns| median(turns.iter().map(|turn| number(&turn.rates[index])).collect()))
         };
-        compared("PostgreSQL CPU a job", "ms", &|cost| cost.cpu[0]);
+        let [value, baseline] = both(&|cost| cost.cpu[0]);
+        let name = named("PostgreSQL CPU a job");
+        lines.push(match most {
+            Some(most) => Line::at_most(name, value, baseline, "ms", most),
+            None => Line::compared(name, value, baseline, "ms"),
+        });
+        let mut compared = |what: &str, unit, number: &dyn Fn(&Cost) -> f64| {
+            let [value, baseline] = both(number);
+            lines.push(Line::compared(named(what), value, baseline, unit));
+        };
+        compared("worker CPU a job", "ms", &|cost| cost.cpu[2]);
         compared("statements a job", "", &|cost| cost.statements);
         compared("submission, p50", "ms", &|cost| cost.submitted[0]);
         compared("start, p50", "ms", &|cost| cost.started[0]);
@@ -252,8 +296,12 @@ async fn turn(scene: &Scene, stage: &Stage, side: Side) -> Result<Turn, BenchErr
     let counter = Counter::new(&client, stage).await?;
     let running = Running::start(scene, side, Work::Done, &counter.url(stage)?).await?;
     let processes = running.processes();
-    let load = OpenLoop::open(&running.target, &scene.users).await?;
-    let mut jobs = load.run(RATES[1], WARM_UP).await?.len();
+    // With new connections each time, because the origin closes those that have been idle for long.
+    let run = async |rate, span| {
+        let load = OpenLoop::open(&running.target, &scene.users).await?;
+        load.run(rate, span).await
+    };
+    let mut jobs = run(RATES[1], WARM_UP).await?.len();
     finished(&client, jobs).await?;
     tokio::time::sleep(REST).await;
     let (cpu, statements) = (Cpu::read(&client, processes).await, counter.read(&client).await?);
@@ -269,12 +317,12 @@ async fn turn(scene: &Scene, stage: &Stage, side: Side) -> Result<Turn, BenchErr
     };
     let mut rates = Vec::new();
     for rate in RATES {
-        jobs += load.run(rate, WARM_UP).await?.len();
+        jobs += run(rate, WARM_UP).await?.len();
         finished(&client, jobs).await?;
         let before = last_job(&client).await?;
         let (cpu, statements) = (Cpu::read(&client, processes).await, counter.read(&client).await?);
         let (written, started) = (wal(&client).await?, Instant::now());
-        let mut latencies = load.run(rate, scene.span).await?;
+        let mut latencies = run(rate, scene.span).await?;
         let submitted = latencies.len();
         jobs += submitted;
         finished(&client, jobs).await?;

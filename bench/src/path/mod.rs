@@ -40,8 +40,9 @@ const JWT_SECRET: &str = "the secret that signs this benchmark's tokens";
 /// A process that does not serve within this time has failed.
 const START: Duration = Duration::from_secs(30);
 
-/// All jobs must be done within this time after the last submission.
-const DRAIN: Duration = Duration::from_secs(120);
+/// All jobs must be done within this time after the last submission. Taken literally, the decisions snooze a job without a
+/// slot for half a minute, several times if many come back at once.
+const DRAIN: Duration = Duration::from_secs(300);
 
 /// A process that the benchmark starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,11 +80,14 @@ enum Side {
     Weir,
     /// Weir, through the edge.
     Edge,
-    /// River without quotas and slots.
-    Bare,
-    /// River with the decisions taken literally.
-    Literal,
+    /// River without quotas and slots. Its inserting client notifies a queue at most once in this time.
+    Bare(Duration),
+    /// River with the decisions taken literally, with the same.
+    Literal(Duration),
 }
+
+/// River's default.
+const NOTIFIED: Duration = riverqueue::FETCH_COOLDOWN_DEFAULT;
 
 /// Whether jobs run while others are submitted.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -116,10 +120,15 @@ struct Scene {
 
 impl Scene {
     fn new(weir: &Path, users: &[Uuid], span: Duration) -> Result<Self, BenchError> {
+        Self::waking(weir, users, span, "now")
+    }
+
+    /// With this `wake` of the service.
+    fn waking(weir: &Path, users: &[Uuid], span: Duration, wake: &str) -> Result<Self, BenchError> {
         Ok(Self {
             weir: weir.to_owned(),
             own: std::env::current_exe()?,
-            services: Services::new(WORKERS, r#"["true"]"#)?,
+            services: Services::waking(WORKERS, r#"["true"]"#, wake)?,
             users: Arc::new(users.iter().copied().map(User::new).collect()),
             key: AssertionKey::new(EDGE_SECRET.as_bytes()).map_err(std::io::Error::other)?,
             span,
@@ -198,7 +207,7 @@ async fn whole(scene: &Scene, ours: &Stage, bare: &Stage, effort: Effort) -> Res
         ));
         let turns = [
             turn(scene, ours, Side::Weir, Work::Done, &ours.url).await?,
-            turn(scene, bare, Side::Bare, Work::Done, &bare.url).await?,
+            turn(scene, bare, Side::Bare(NOTIFIED), Work::Done, &bare.url).await?,
         ];
         our_rates.0.push(turns[0].settled);
         our_rates.1.push(turns[0].accepted);
@@ -304,14 +313,17 @@ impl Running {
     async fn start(scene: &Scene, side: Side, work: Work, url: &str) -> Result<Self, BenchError> {
         // A port that is free now. The system does not assign it again for a while.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let variables = [
+        let mut variables = vec![
             ("EDGE_SECRET", EDGE_SECRET.to_owned()),
             ("WEIR_ORIGIN_PORT", address.port().to_string()),
         ];
+        if let Side::Bare(notified) | Side::Literal(notified) = side {
+            variables.push((parts::NOTIFIED_MS, notified.as_millis().to_string()));
+        }
         let (program, origin, workers) = match side {
             Side::Weir | Side::Edge => (&scene.weir, "serve", "path-workers"),
-            Side::Bare => (&scene.own, "path-bare-origin", "path-bare-workers"),
-            Side::Literal => (&scene.own, "path-literal-origin", "path-literal-workers"),
+            Side::Bare(_) => (&scene.own, "path-bare-origin", "path-bare-workers"),
+            Side::Literal(_) => (&scene.own, "path-literal-origin", "path-literal-workers"),
         };
         let services = &scene.services;
         let mut origin = Process::start(program, url, services, &[origin], &variables)?;
@@ -330,18 +342,18 @@ impl Running {
         }
         let edge = match side {
             Side::Edge => Some(Edge::start(address, EDGE_SECRET, JWT_SECRET).await?),
-            Side::Weir | Side::Bare | Side::Literal => None,
+            Side::Weir | Side::Bare(_) | Side::Literal(_) => None,
         };
         let target = Arc::new(Target {
             address: edge.as_ref().map_or(address, Edge::address),
             path: match side {
                 Side::Weir | Side::Edge => "/api/jobs/analysis",
-                Side::Bare | Side::Literal => "/jobs",
+                Side::Bare(_) | Side::Literal(_) => "/jobs",
             },
             credential: match side {
                 Side::Weir => Credential::Assertion(scene.key.clone()),
                 Side::Edge => Credential::Token(JWT_SECRET),
-                Side::Bare | Side::Literal => Credential::None,
+                Side::Bare(_) | Side::Literal(_) => Credential::None,
             },
         });
         Ok(Self {

@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -19,6 +20,7 @@ use super::super::literal;
 use super::super::report::BenchError;
 use super::super::reserve::BareArgs;
 use super::super::stage::KIND;
+use super::NOTIFIED;
 use weir::api::listen;
 use weir::config::Settings;
 use weir::context::Context;
@@ -41,10 +43,18 @@ pub(super) async fn workers(mut settings: Settings) -> Result<(), BenchError> {
     Ok(())
 }
 
+/// The variable with the shortest time between two notifications of a queue, in milliseconds.
+pub(super) const NOTIFIED_MS: &str = "BENCH_NOTIFIED_MS";
+
+fn notified() -> Duration {
+    let given = std::env::var(NOTIFIED_MS).ok().and_then(|text| text.parse().ok());
+    given.map_or(NOTIFIED, Duration::from_millis)
+}
+
 /// A route that inserts a job by River's client.
 pub(super) async fn bare_origin(settings: &Settings) -> Result<(), BenchError> {
     let pool = settings.database()?.river_pool(super::load::CONNECTIONS as u32)?;
-    let river = Client::builder(pool).build()?;
+    let river = Client::builder(pool).fetch_cooldown(notified()).build()?;
     let router = Router::new().route("/jobs", post(insert)).with_state(river);
     serve(settings, router).await
 }
@@ -82,7 +92,7 @@ async fn insert(
 /// A route that reserves and inserts a job with the decisions taken literally, by River's client.
 pub(super) async fn literal_origin(settings: &Settings) -> Result<(), BenchError> {
     let pool = settings.database()?.river_pool(super::load::CONNECTIONS as u32)?;
-    let river = Client::builder(pool.clone()).build()?;
+    let river = Client::builder(pool.clone()).fetch_cooldown(notified()).build()?;
     let router = Router::new()
         .route("/jobs", post(reserve))
         .with_state((river, pool));

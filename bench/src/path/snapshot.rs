@@ -14,7 +14,7 @@ use super::super::report::{BenchError, Effort, Line, Report, conditions, percent
 use super::super::stage::Stage;
 use super::open_loop::{OpenLoop, SHARE_OF_ONE, USERS, last_job, starts};
 use super::parts::WORKERS;
-use super::{Running, Scene, Side, Work, finished};
+use super::{NOTIFIED, Running, Scene, Side, Work, finished};
 use weir::config::Settings;
 
 /// The maximum latency, and the maximum processor time, relative to those without the snapshot.
@@ -102,7 +102,7 @@ pub(crate) async fn snapshot(settings: &Settings, effort: Effort, weir: &Path) -
     let mut lines = Vec::new();
     for &rate in plan.rates {
         let our_slices = turn(&scene, &ours, Side::Weir, &plan, rate).await?;
-        let their_slices = turn(&scene, &bare, Side::Bare, &plan, rate).await?;
+        let their_slices = turn(&scene, &bare, Side::Bare(NOTIFIED), &plan, rate).await?;
         lines.extend(compared(rate, "Weir", &our_slices));
         lines.extend(compared(rate, "bare River", &their_slices));
     }
@@ -161,8 +161,8 @@ async fn turn(
             "{}, {rate} jobs/s, snapshot held for {} s: {:.0} jobs/s, submission {:.1} and {:.0} ms, start {:.1} and \
              {:.0} ms (p50 and p99), PostgreSQL {:.2} cores",
             match side {
-                Side::Bare => "bare River",
-                Side::Literal => "the decisions literally",
+                Side::Bare(_) => "bare River",
+                Side::Literal(_) => "the decisions literally",
                 Side::Weir | Side::Edge => "Weir",
             },
             plan.held(number),

@@ -18,5 +18,5 @@ COMMENT ON COLUMN users.created_at IS
 COMMENT ON COLUMN users.subject IS
     'The text that names the user in tokens and job arguments; null when that is the id. The id is derived from it.';
 
-CREATE TRIGGER end_reservations AFTER DELETE ON users REFERENCING OLD TABLE AS old_users
-    FOR EACH STATEMENT EXECUTE FUNCTION end_reservations_of_users();
+CREATE TRIGGER end_reservations BEFORE DELETE ON users
+    FOR EACH ROW EXECUTE FUNCTION end_reservations_of_users();

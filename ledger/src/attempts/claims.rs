@@ -227,6 +227,9 @@ pub async fn check(
 ///
 /// When the database cannot be used.
 pub async fn touch_queues(pool: &ConnectionPool, queues: &[String]) -> Result<(), DatabaseError> {
+    if queues.is_empty() {
+        return Ok(());
+    }
     pool.query(include_str!("sql/touch_queues.sql"), &[&queues])
         .await
         .map(drop)

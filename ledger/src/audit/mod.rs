@@ -11,7 +11,6 @@ use tokio_postgres::{Client, IsolationLevel};
 use uuid::Uuid;
 
 use crate::database::DatabaseError;
-use crate::settlement::rebuild_counters;
 
 /// An invariant and its violations.
 #[derive(Clone, Debug, Serialize)]
@@ -175,9 +174,9 @@ pub async fn repair(client: &mut Client) -> Result<usize, DatabaseError> {
         drifted.extend(rows.iter().map(|row| row.get::<_, Uuid>("holder")));
     }
     for holder in &drifted {
-        let transaction = client.transaction().await?;
-        rebuild_counters(&transaction, &[*holder]).await?;
-        transaction.commit().await?;
+        client
+            .execute("SELECT rebuild_accounts(ARRAY[$1::uuid])", &[holder])
+            .await?;
     }
     Ok(drifted.len())
 }

@@ -63,7 +63,10 @@ pub async fn delete(client: &mut Client, actor: &str, user: &User) -> Result<Del
     let cancelled = cancel_waiting(client, actor, user, Some("the account was deleted")).await?;
     let transaction = user.begin_deletion(client).await?;
     transaction
-        .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&user.id])
+        .execute(
+            "SELECT lock_holders(ARRAY[$1::uuid]), close_months(ARRAY[$1::uuid])",
+            &[&user.id],
+        )
         .await?;
     let unfinished: i64 = transaction
         .query_one(

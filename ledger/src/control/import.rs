@@ -18,7 +18,6 @@ use super::log::Change;
 use super::usage_feed::{IMPORTED, IMPORTED_UNBILLED};
 use crate::database::unstorable;
 use crate::holder::{Holders, kept_text};
-use crate::settlement::rebuild_counters;
 
 /// The maximum number of users that one statement resolves.
 const BATCH: usize = 10_000;
@@ -535,7 +534,9 @@ async fn write(transaction: &Transaction<'_>, billed_until: Option<Timestamp>) -
     transaction
         .execute(include_str!("sql/import_reservations.sql"), &[])
         .await?;
-    rebuild_counters(transaction, &locked).await?;
+    transaction
+        .execute("SELECT rebuild_accounts($1)", &[&locked])
+        .await?;
     transaction
         .execute(include_str!("sql/import_accept.sql"), &[])
         .await?;

@@ -28,7 +28,7 @@ pub enum MigrateError {
     /// A newer release migrated the database, and may have created objects that this one does not know.
     #[error("Weir {0} migrated this database; uninstall it with that release")]
     Newer(String),
-    /// `weir uninstall` found processes that use Weir.
+    /// Processes use Weir, and `weir uninstall` or an upgrade needs them to stop.
     #[error("nothing was changed, because Weir is in use; stop these processes first:{}", listed(.0))]
     Running(Vec<String>),
     /// Another program's object uses one of Weir's.

@@ -261,10 +261,13 @@ async fn name_conflicts(
             .collect(),
         Some(applied) => {
             let missing = schema.missing_from(applied);
+            let freed: Vec<_> = missing.iter().flat_map(|file| file.frees()).collect();
             let new = missing
                 .iter()
                 .filter(|file| !applied.files.contains_key(&file.path));
-            new.flat_map(|file| file.creates()).collect::<Vec<_>>()
+            new.flat_map(|file| file.creates())
+                .filter(|(_, name)| !freed.contains(name))
+                .collect::<Vec<_>>()
         }
     };
     let names = |of| -> Vec<&str> {

@@ -92,6 +92,9 @@ pub async fn script(database: &Database, river: River) -> Result<String, Migrate
     script::of(&database, &client, &found, applies_river, &schema).await
 }
 
+/// The newest upgrade before which all processes have to stop: processes of older builds write the tables that it merges.
+const NEEDS_STOP: i32 = 18;
+
 /// Brings the database to a schema. Tests of upgrades pass one of another release.
 ///
 /// # Errors
@@ -116,6 +119,11 @@ pub async fn migrate_to(
         if !found.has_record {
             return Err(MigrateError::Refused(faults));
         }
+    }
+    let applied = found.applied.as_ref().map(|applied| applied.upgrade);
+    if applied.is_some_and(|upgrade| upgrade < NEEDS_STOP) && schema.latest_upgrade() >= NEEDS_STOP {
+        let database = database.clone().in_schemas(found.schemas());
+        uninstall::refuse_running(&database.connect().await?).await?;
     }
     prepare(&client, &found, schema).await?;
     let mut migrated = Migrated::default();

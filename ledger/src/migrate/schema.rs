@@ -32,6 +32,10 @@ static OBJECT: LazyLock<Regex> = LazyLock::new(|| {
 #[expect(clippy::unwrap_used, reason = "constants, which every test compiles")]
 static REFERENCE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\bREFERENCES (\w+)").unwrap());
 
+#[expect(clippy::unwrap_used, reason = "constants, which every test compiles")]
+static FREED: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"(?m)^(?:DROP TABLE (\w+);|ALTER TABLE (\w+) RENAME TO)").unwrap());
+
 /// The names of the functions and views that each file of this release creates.
 pub(super) static CREATED: LazyLock<BTreeMap<String, Vec<String>>> = LazyLock::new(|| {
     let files = Schema::present().files.into_iter();
@@ -89,6 +93,13 @@ impl SchemaFile {
             (kind, found[2].to_owned())
         });
         objects.collect()
+    }
+
+    /// The names of the tables that it drops or renames, which a view of the same release may have.
+    pub(super) fn frees(&self) -> Vec<String> {
+        let names = FREED.captures_iter(&self.sql);
+        let names = names.filter_map(|found| found.get(1).or_else(|| found.get(2)));
+        names.map(|name| name.as_str().to_owned()).collect()
     }
 
     /// Whether it contains a function or a view, which is replaced when the file changes.
@@ -260,7 +271,7 @@ mod tests {
         let at = |path: &str| paths.iter().position(|other| other == path).unwrap();
         assert!(at("tables/users.sql") < at("tables/holders.sql"));
         assert!(at("functions/counters/remember_grants.sql") < at("tables/holders.sql"));
-        assert!(at("tables/quota_reservations.sql") < at("functions/account/account_of.sql"));
+        assert!(at("tables/weir_jobs.sql") < at("functions/account/account_of.sql"));
         assert_eq!(paths.last().map(String::as_str), Some("rows.sql"));
     }
 

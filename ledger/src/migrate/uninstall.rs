@@ -113,6 +113,12 @@ async fn installed(database: &Database) -> Result<(Client, Inspection), MigrateE
         return Err(MigrateError::Refused(vec![fault]));
     }
     let client = database.clone().in_schemas(found.schemas()).connect().await?;
+    refuse_running(&client).await?;
+    Ok((client, found))
+}
+
+/// Fails if processes use Weir.
+pub(super) async fn refuse_running(client: &impl GenericClient) -> Result<(), MigrateError> {
     let rows = client
         .query(
             include_str!("sql/processes_in_use.sql"),
@@ -120,7 +126,7 @@ async fn installed(database: &Database) -> Result<(Client, Inspection), MigrateE
         )
         .await?;
     if rows.is_empty() {
-        Ok((client, found))
+        Ok(())
     } else {
         Err(MigrateError::Running(
             rows.iter().map(|row| row.get("process")).collect(),

@@ -5,12 +5,11 @@ use serde::Serialize;
 use super::{rows, statements};
 
 /// The tables that every job updates.
-pub const BUSY_TABLES: [&str; 9] = [
+pub const BUSY_TABLES: [&str; 8] = [
     "river_job",
-    "quota_reservations",
+    "weir_jobs",
     "holders",
-    "quota_balances",
-    "submissions",
+    "window_balances",
     "usage_events",
     "finished_jobs",
     "job_outputs",

@@ -98,11 +98,11 @@ statements! {
     /// The output of the holder's job of this id.
     pub fn output(holder: Uuid, id: i64) -> Option<JobOutput> = &format!(
         "SELECT {STATE} AS state, output_of(s.job_id) AS output \
-         FROM submissions s WHERE s.holder = $1 AND s.job_id = $2"
+         FROM weir_jobs s WHERE s.holder = $1 AND s.job_id = $2 AND s.submitted_at IS NOT NULL"
     );
 
     /// The holder that the job was submitted for.
-    pub fn holder(id: i64) -> Option<Uuid> = "SELECT holder FROM submissions WHERE job_id = $1";
+    pub fn holder(id: i64) -> Option<Uuid> = "SELECT holder FROM weir_jobs WHERE job_id = $1 AND submitted_at IS NOT NULL";
 
     /// Whether River has a job of this id.
     pub fn exists(id: i64) -> bool = "SELECT EXISTS (SELECT 1 FROM river_job WHERE id = $1)";

@@ -31,6 +31,12 @@ rows! {
         /// Without success, after their last attempt.
         pub failed: i64,
     }
+
+    /// How soon jobs start.
+    pub struct StartTime {
+        /// The 99th percentile, in milliseconds; `None` if no job ended within the last minute.
+        pub start_p99_ms: Option<i64>,
+    }
 }
 
 impl Leaders {
@@ -55,4 +61,7 @@ statements! {
 
     /// The jobs that ended within the last minute. Webhook deliveries do not count.
     pub fn last_minute() -> LastMinute = include_str!("sql/last_minute.sql"), [DELIVERY_KIND];
+
+    /// How soon the jobs started that ended within the last minute.
+    pub fn start_p99() -> StartTime = include_str!("sql/start_p99.sql"), [DELIVERY_KIND];
 }

@@ -6,12 +6,10 @@
 mod ended;
 mod promotion;
 mod queue;
-mod rebuild;
 mod statements;
 mod transaction;
 
 pub use ended::{Ended, SettleError, Settled, Success, charged_by};
 pub use promotion::Promoter;
 pub use queue::Settler;
-pub(crate) use rebuild::rebuild_counters;
 pub use transaction::MAX_PROMOTED;

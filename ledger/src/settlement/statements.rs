@@ -11,9 +11,6 @@ statements! {
         due: include_str!("sql/due.sql"),
         park_due: include_str!("sql/park_due.sql"),
         free_jobs: include_str!("sql/free_jobs.sql"),
-        create_holder: include_str!("sql/create_holder.sql"),
-        rebuild_lock: include_str!("sql/rebuild_lock.sql"),
-        rebuild_holders: include_str!("sql/rebuild_holders.sql"),
-        rebuild_balances: include_str!("sql/rebuild_balances.sql"),
+        rebuild: include_str!("sql/rebuild.sql"),
     }
 }

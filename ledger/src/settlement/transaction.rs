@@ -145,38 +145,18 @@ impl Transact for Settle {
         let Connection {
             client, statements, ..
         } = connection;
-        let open = |error| Failure::of(error, Phase::Open);
         let is_drifted = match error {
             DatabaseError::Postgres(postgres) => postgres.code() == Some(&SqlState::CHECK_VIOLATION),
             // The holder's row may be missing. Then there is nothing to lock.
-            _ => {
-                let made = client.execute(&statements.create_holder, &[&ended.job_id]).await;
-                made.map_err(open)? > 0
-            }
+            _ => false,
         };
-        if !is_drifted {
-            return Ok(false);
-        }
-        let job: [&(dyn ToSql + Sync); 1] = [&ended.job_id];
-        let ((), rows) = tokio::try_join!(
-            biased;
-            connection.begin(),
-            client.query(&statements.rebuild_lock, &job),
-        )
-        .map_err(open)?;
+        let rows = client
+            .query(&statements.rebuild, &[&ended.job_id, &is_drifted])
+            .await;
+        let rows = rows.map_err(|error| Failure::of(error, Phase::Committing))?;
         let Some(holder) = rows.first().map(|row| row.get::<_, Uuid>("holder")) else {
-            roll_back(connection).await?;
             return Ok(false);
         };
-        let holders = [holder];
-        let params: [&(dyn ToSql + Sync); 1] = [&holders.as_slice()];
-        tokio::try_join!(
-            biased;
-            client.execute(&statements.rebuild_holders, &params),
-            client.execute(&statements.rebuild_balances, &params),
-            connection.commit(),
-        )
-        .map_err(|error| Failure::of(error, Phase::Committing))?;
         metrics::counter!("weir_counter_repairs_total").increment(1);
         tracing::error!(
             job = ended.job_id,
@@ -186,11 +166,6 @@ impl Transact for Settle {
         );
         Ok(true)
     }
-}
-
-async fn roll_back(connection: &Connection<SettlementStatements>) -> Result<(), Failure> {
-    let rolled_back = connection.client.batch_execute("ROLLBACK").await;
-    rolled_back.map_err(|error| Failure::of(error, Phase::Open))
 }
 
 /// The results in the group's order. Fails if holders were locked; nothing was written then.

@@ -41,6 +41,20 @@ pub enum WaitingFor {
     Schedule,
 }
 
+/// The state of a job in words, as the console and the commands write it.
+pub(super) fn words(status: Status, waiting_for: Option<WaitingFor>) -> &'static str {
+    match (status, waiting_for) {
+        (Status::Queued, Some(WaitingFor::Slot)) => "waits for a slot",
+        (Status::Queued, Some(WaitingFor::Retry)) => "waits for its next attempt",
+        (Status::Queued, Some(WaitingFor::Schedule)) => "waits for its time",
+        (Status::Queued, _) => "waits for a worker",
+        (Status::Running, _) => "running",
+        (Status::Completed, _) => "completed",
+        (Status::Failed, _) => "failed",
+        (Status::Cancelled, _) => "cancelled",
+    }
+}
+
 /// The last error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct JobError {
@@ -104,16 +118,7 @@ pub struct Job {
 
 impl Job {
     pub(super) fn of(view: JobView, settings: &Settings) -> Self {
-        let (status, waiting_for) = match view.state.as_str() {
-            "running" => (Status::Running, None),
-            "completed" => (Status::Completed, None),
-            "cancelled" => (Status::Cancelled, None),
-            "discarded" => (Status::Failed, None),
-            state => (
-                Status::Queued,
-                Some(waiting_for(state, view.parked, view.later, view.error.is_some())),
-            ),
-        };
+        let (status, waiting_for) = status_of(&view.state, view.parked, view.later, view.error.is_some());
         let finished = matches!(status, Status::Completed | Status::Cancelled | Status::Failed);
         Self {
             id: view.id,
@@ -189,6 +194,25 @@ impl Job {
             self.status,
             Status::Completed | Status::Cancelled | Status::Failed
         )
+    }
+}
+
+/// The state by River's; a job with an outstanding answer counts as running.
+pub(super) fn status_of(
+    state: &str,
+    parked: bool,
+    later: bool,
+    has_failed: bool,
+) -> (Status, Option<WaitingFor>) {
+    match state {
+        "running" => (Status::Running, None),
+        "completed" => (Status::Completed, None),
+        "cancelled" => (Status::Cancelled, None),
+        "discarded" => (Status::Failed, None),
+        state => (
+            Status::Queued,
+            Some(waiting_for(state, parked, later, has_failed)),
+        ),
     }
 }
 

@@ -12,6 +12,7 @@ use super::changes::Changes;
 use super::console;
 use super::edge_reports::RecentReports;
 use super::feed::Feed;
+use super::history::History;
 use super::job_token::JobTokens;
 use super::listen::{self, ListenError, Patience};
 use super::live_keys::LiveKeys;
@@ -116,6 +117,11 @@ async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, Serv
         job_tokens: JobTokens::new(edge_secrets(&context.settings), holders.namespace()),
         sessions: Sessions::new(edge_secrets(&context.settings), holders.namespace()),
         attempt_tokens: AttemptTokens::new(&context.settings.handler_secrets, holders.namespace()),
+        history: History::start(
+            context.pool.clone(),
+            Arc::clone(&context.settings),
+            stopping.clone(),
+        ),
         live_view: LiveView::default(),
         stopping,
     })

@@ -13,6 +13,7 @@ use weir_policy::assertion::AssertionKey;
 use super::changes::Changes;
 use super::edge_reports::RecentReports;
 use super::feed::Feed;
+use super::history::History;
 use super::job_token::JobTokens;
 use super::live_keys::LiveKeys;
 use super::live_view::LiveView;
@@ -65,6 +66,8 @@ pub(super) struct Api {
     pub(super) live_keys: LiveKeys,
     /// The lanes, for all clients.
     pub(super) live_view: LiveView,
+    /// The console's charts.
+    pub(super) history: History,
     /// Cancelled when the process starts to stop.
     pub(super) stopping: CancellationToken,
 }

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 use weir_ledger::catalogue;
 use weir_ledger::control::{self, Override, User};
+use weir_policy::span::Span;
 
 use super::answers::{LacksScope, NoSubject, Unauthenticated, Unavailable};
 use super::caller::Caller;
@@ -49,7 +50,8 @@ pub(super) struct WantedToken {
     tier: String,
     /// The user. Default: a new one.
     user: Option<Uuid>,
-    /// The number of the user's jobs at once on workers that would be idle, for every meter. Default: the plan's.
+    /// The number of the user's jobs at once on workers that would be idle, for every meter. The month is then unlimited,
+    /// so that the user can flood. Default: the plan's burst and limits.
     #[schema(minimum = 1, maximum = 1_000_000)]
     burst: Option<u32>,
 }
@@ -118,6 +120,7 @@ pub(super) async fn development_token(
                 let user = User::of(api.holders, user.into());
                 let wanted = Override {
                     burst,
+                    limits: [(Span::Month, None)].into(),
                     ..Override::default()
                 };
                 for meter in catalogue::load(&**client).await?.meters.keys() {

@@ -1,4 +1,4 @@
-//! `weir job`: runs and cancels jobs, one or all that match.
+//! `weir job`: shows a job, and runs and cancels jobs, one or all that match.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -11,12 +11,28 @@ use weir_ledger::holder::Holders;
 use weir_policy::subject::Subject;
 
 use super::connection::connected;
-use super::output::{CommandResult, NOT_FOUND, NotFound, ProgressLine, actor, counted, print};
+use super::output::{
+    CommandResult, NOT_FOUND, NotFound, ProgressLine, actor, bold, counted, print, print_json,
+};
 use super::values;
+use crate::api::{JobReport, job_report};
 use crate::config::Settings;
+use crate::status::duration;
 
 #[derive(Subcommand)]
 pub(crate) enum Job {
+    /// Show a job: why it waits, its attempts with their errors, its output.
+    #[command(after_help = "\
+Examples:
+  weir job show 4711
+  weir job show 4711 --json")]
+    Show {
+        /// The job's id.
+        id: i64,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Run failed jobs again, with a new reservation of their quota.
     ///
     /// Without ids, the options select failed jobs. With ids, a job may also have been cancelled or have expired. Jobs over
@@ -60,9 +76,10 @@ pub(crate) struct Selection {
 impl Job {
     pub(crate) async fn run(self, settings: &Settings) -> CommandResult {
         let mut client = connected(settings).await?;
-        let (selection, states): (_, &[&str]) = match &self {
-            Self::Retry(selection) => (selection, &control::FAILED),
-            Self::Cancel(selection) => (selection, &control::UNFINISHED),
+        let (selection, retries, states): (_, _, &[&str]) = match &self {
+            Self::Show { id, json } => return show(settings, &client, *id, *json).await,
+            Self::Retry(selection) => (selection, true, &control::FAILED),
+            Self::Cancel(selection) => (selection, false, &control::UNFINISHED),
         };
         let filter = selection.filter(settings, &client).await?;
         let jobs = match &filter {
@@ -76,8 +93,8 @@ impl Job {
             ))?;
             return Ok(ExitCode::SUCCESS);
         }
-        let outcomes = match self {
-            Self::Retry(_) => {
+        let outcomes = match retries {
+            true => {
                 let (mut line, mut done) = (ProgressLine::new(), 0);
                 control::retry_jobs(&mut client, &actor(), &jobs, filter.as_ref(), || {
                     done += 1;
@@ -85,7 +102,7 @@ impl Job {
                 })
                 .await?
             }
-            Self::Cancel(_) => {
+            false => {
                 let (outcomes, failure) = cancel(settings, &jobs).await?;
                 if outcomes.contains_key("cancelled") {
                     control::record_jobs(
@@ -153,6 +170,83 @@ impl Selection {
         }
         Ok(Some(filter))
     }
+}
+
+async fn show(settings: &Settings, client: &Client, id: i64, json: bool) -> CommandResult {
+    let job = job_report(client, settings, id).await?;
+    let job = job.ok_or_else(|| {
+        NotFound(format!(
+            "job {id} not found; River deletes finished jobs after a while"
+        ))
+    })?;
+    if json {
+        print_json(&job)?;
+    } else {
+        print(&text(&job))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(job: &JobReport) -> String {
+    let holder = match (&job.user, job.holder) {
+        (Some(user), _) => user.clone(),
+        (None, Some(holder)) => format!("{holder}, an anonymous address"),
+        (None, None) => "none: it was not submitted through Weir".to_owned(),
+    };
+    let reservation = job.reservation.as_ref().map(|of| {
+        let since = match (of.admitted_at, of.parked_at) {
+            (Some(at), _) => format!("with a slot since {at}"),
+            (None, Some(at)) => format!("parked since {at}"),
+            (None, None) => "between two attempts".to_owned(),
+        };
+        format!("{}, {since}, expires {}", of.amount, of.expires_at)
+    });
+    let facts = [
+        ("state", Some(job.state())),
+        ("holder", Some(holder)),
+        ("service", job.service.clone()),
+        ("kind", Some(job.kind.clone())),
+        ("queue", Some(format!("{}, priority {}", job.queue, job.priority))),
+        (
+            "attempt",
+            Some(format!("{} of {}", job.attempt, job.max_attempts)),
+        ),
+        ("submitted", Some(job.created_at.to_string())),
+        ("scheduled", Some(job.scheduled_at.to_string())),
+        ("ended", job.finished_at.map(|at| at.to_string())),
+        ("reserved", reservation),
+        ("charged", job.charged.map(|amount| amount.to_string())),
+        ("request", job.request_id.clone()),
+        ("trace", job.trace_id().map(str::to_owned)),
+    ];
+    let mut text = String::new();
+    for (name, value) in facts {
+        if let Some(value) = value {
+            text += &format!("{name:<12} {value}\n");
+        }
+    }
+    for of in &job.attempts {
+        let started = of
+            .started_at
+            .map_or_else(String::new, |at| format!(" started {at}"));
+        let took = of
+            .took_ms
+            .map_or_else(String::new, |took| format!(", took {}", duration(took)));
+        let by = of.by.as_ref().map_or_else(String::new, |by| format!(", by {by}"));
+        text += &format!(
+            "\n{}{started}{took}{by}\n",
+            bold(&format!("attempt {}", of.attempt))
+        );
+        for line in of.error.iter().flat_map(|error| error.lines()) {
+            text += &format!("  {line}\n");
+        }
+    }
+    for (name, value) in [("output", job.output.as_ref()), ("arguments", Some(&job.args))] {
+        if let Some(value) = value {
+            text += &format!("\n{}\n{}\n", bold(name), value.pretty());
+        }
+    }
+    text
 }
 
 async fn all(

@@ -13,7 +13,7 @@ pub use held_back::HeldBack;
 pub use lanes::{LaneState, Lanes, ServiceLanes, lanes};
 pub use look::cache_duration;
 pub use overview::{
-    Failures, LastMinute, Leader, Maintenance, Overview, TopHolder, WaitingDeliveries, overview,
+    Failures, LastMinute, Leader, Maintenance, Overview, TopHolder, WaitingDeliveries, held_back_in, overview,
 };
 pub(crate) use short::{duration, number, per_second, slots};
 pub use text::{overview_text, user_text, wrapped};

@@ -14,6 +14,7 @@ use super::held_back::{HeldBack, held_back};
 use super::lanes::{Lanes, lanes};
 use super::vacuum::Vacuum;
 use crate::config::Settings;
+use crate::config::service::Service;
 
 /// The number of holders and of reasons to show.
 const TOP: i64 = 3;
@@ -126,6 +127,30 @@ impl LastMinute {
     pub fn finished(self) -> i64 {
         self.completed + self.cancelled + self.failed
     }
+}
+
+/// Why the jobs of a queue of this service wait; `None` for a queue of another program.
+///
+/// # Errors
+///
+/// When the database is unavailable.
+pub async fn held_back_in(
+    client: &Client,
+    service: &Service,
+    queue: &str,
+) -> Result<Option<HeldBack>, DatabaseError> {
+    let Some((lane, ..)) = service.queues().find(|(_, name, _)| name == queue) else {
+        return Ok(None);
+    };
+    let queues = [queue.to_owned()];
+    let (lanes, waiting) = tokio::try_join!(
+        lanes(client, std::slice::from_ref(service)),
+        read::lanes::waiting(client, &queues),
+    )?;
+    let state = lanes.services.get(&service.name);
+    Ok(state
+        .zip(waiting.first())
+        .map(|(state, waiting)| held_back(waiting, state.lane(lane))))
 }
 
 /// Reads the overview from the database.

@@ -112,7 +112,7 @@ async fn claim(worker: Arc<Worker>, group: Vec<Planned>) -> Vec<Started> {
             }
             jobs.into_iter()
                 .map(|job| {
-                    let permit = lanes.permit(&job.queue);
+                    let permit = lanes.permit(&job.queue, job.is_lent);
                     (job, permit)
                 })
                 .collect()

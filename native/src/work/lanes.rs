@@ -70,8 +70,18 @@ struct Queue {
     is_due: bool,
     /// Whether more jobs may start on lent workers, and not before when.
     may_lend: Option<Instant>,
+    /// The end of a pause as long as the last claim for lent workers.
+    rested: Instant,
+    /// Whether a settlement has unlocked its holder since that claim began.
+    has_unlocked: bool,
+    /// Whether it was the settlement of a lent job, so that the holder may run one more.
+    has_returned: bool,
     /// The workers that the current claim for lent workers may use.
     lending: usize,
+    /// The jobs with a slot among those that are settling, and those that have settled since the last claim for such jobs
+    /// began. Their slots go to the next jobs of their holders, which need their workers.
+    settling_with_slot: usize,
+    settled_with_slot: usize,
     is_claiming: bool,
     /// Whether the last claim failed.
     has_failed: bool,
@@ -211,7 +221,8 @@ impl Lanes {
                 .may_lend
                 .filter(|_| queue.lending == 0 && !queue.is_claiming)
             {
-                let lend = queue.lendable.saturating_sub(queue.running).min(room);
+                let taken = queue.running + queue.settling_with_slot + queue.settled_with_slot;
+                let lend = queue.lendable.saturating_sub(taken).min(room);
                 if lend > 0 && now < may_lend {
                     wait = wait.min(may_lend - now);
                 } else if lend > 0 {
@@ -254,8 +265,16 @@ impl Lanes {
             queue.lending = 0;
             // At most half of the time, also while another session holds an old snapshot.
             let has_lent = i32::try_from(jobs.len()).is_ok_and(|found| found >= planned.claim.lend);
-            let pause = if has_lent { time } else { time.max(LEND_PAUSE) };
-            queue.may_lend = may_lend.then_some(now + pause);
+            let pause = if has_lent || queue.has_unlocked {
+                time
+            } else {
+                time.max(LEND_PAUSE)
+            };
+            queue.rested = now + time;
+            queue.may_lend = None;
+            if may_lend || queue.has_returned {
+                queue.lend_from(now + pause);
+            }
             drop(state);
             self.changed.notify_one();
             return None;
@@ -267,7 +286,7 @@ impl Lanes {
         queue.not_before = now + self.pace.cooldown(queue.lane).max(wake);
         queue.is_due |= is_full;
         if may_lend {
-            queue.may_lend.get_or_insert(now);
+            queue.lend_from(now);
         }
         let until = began.map(|began| match is_full {
             true => claimed_until(jobs, began),
@@ -310,10 +329,11 @@ impl Lanes {
     }
 
     /// The worker of a claimed job.
-    pub(super) fn permit(self: &Arc<Self>, queue: &str) -> Permit {
+    pub(super) fn permit(self: &Arc<Self>, queue: &str, is_lent: bool) -> Permit {
         Permit {
             lanes: Arc::clone(self),
             queue: queue.to_owned(),
+            is_lent,
             is_settling: false,
         }
     }
@@ -340,7 +360,12 @@ impl Queue {
             settling: 0,
             is_due: true,
             may_lend: None,
+            rested: Instant::now(),
+            has_unlocked: false,
+            has_returned: false,
             lending: 0,
+            settling_with_slot: 0,
+            settled_with_slot: 0,
             is_claiming: false,
             has_failed: false,
             not_before: now,
@@ -351,7 +376,7 @@ impl Queue {
 
     /// A claim that starts now, for jobs with a slot. It also finds out whether jobs wait for lent workers.
     fn plan(&mut self, name: String, room: usize) -> Planned {
-        (self.is_due, self.is_claiming) = (false, true);
+        (self.is_due, self.is_claiming, self.settled_with_slot) = (false, true, 0);
         let scope = self.start.scope();
         Planned {
             claim: QueueClaim {
@@ -365,9 +390,16 @@ impl Queue {
         }
     }
 
+    /// Workers may be lent from now on, once the next jobs of slots that have just become free have theirs.
+    fn lend_from(&mut self, at: Instant) {
+        self.may_lend = Some(self.may_lend.map_or(at, |earlier| earlier.min(at)));
+        self.is_due |= self.settled_with_slot > 0;
+    }
+
     /// A claim that starts now, for up to this many lent workers.
     fn plan_lending(&mut self, name: String, lend: usize) -> Planned {
         (self.may_lend, self.lending) = (None, lend);
+        (self.has_unlocked, self.has_returned) = (false, false);
         let lend = i32::try_from(lend).unwrap_or(i32::MAX);
         Planned {
             claim: QueueClaim {
@@ -402,6 +434,7 @@ fn claimed_until(jobs: &[&ClaimedJob], began: Timestamp) -> Timestamp {
 pub(super) struct Permit {
     lanes: Arc<Lanes>,
     queue: String,
+    is_lent: bool,
     is_settling: bool,
 }
 
@@ -410,9 +443,11 @@ impl Permit {
     pub(super) fn settle(&mut self) {
         if !self.is_settling {
             self.is_settling = true;
+            let has_slot = usize::from(!self.is_lent);
             self.lanes.change(&self.queue, |queue| {
                 queue.running = queue.running.saturating_sub(1);
                 queue.settling += 1;
+                queue.settling_with_slot += has_slot;
             });
         }
     }
@@ -420,13 +455,24 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let is_settling = self.is_settling;
+        let Self {
+            is_lent, is_settling, ..
+        } = *self;
+        let has_slot = usize::from(!is_lent);
         self.lanes.change(&self.queue, |queue| {
-            let count = match is_settling {
-                true => &mut queue.settling,
-                false => &mut queue.running,
-            };
-            *count = count.saturating_sub(1);
+            if !is_settling {
+                queue.running = queue.running.saturating_sub(1);
+                return;
+            }
+            queue.settling = queue.settling.saturating_sub(1);
+            queue.settling_with_slot = queue.settling_with_slot.saturating_sub(has_slot);
+            queue.settled_with_slot += has_slot;
+            // The settlement has just unlocked its holder, whose jobs a claim may have left out.
+            queue.has_unlocked = true;
+            queue.has_returned |= is_lent;
+            if is_lent && queue.lending == 0 || queue.may_lend.is_some() {
+                queue.lend_from(queue.rested);
+            }
         });
     }
 }
@@ -435,11 +481,27 @@ impl Drop for Permit {
 mod tests {
     use super::*;
 
-    #[test]
-    fn jobs_with_a_slot_are_claimed_while_workers_are_being_lent() {
+    /// A queue that may lend four of its five workers.
+    fn lending() -> Arc<Lanes> {
         let lanes = Lanes::new(&[], false);
         lanes.add("q", 5);
         lanes.state.lock().queues.get_mut("q").unwrap().lendable = 4;
+        lanes
+    }
+
+    /// The claims that start after the pause between two claims.
+    fn plan_of(lanes: &Lanes) -> Vec<Planned> {
+        lanes.plan(Instant::now() + Duration::from_millis(10)).0
+    }
+
+    /// The claim finds no job, and jobs wait for lent workers.
+    fn find_none(lanes: &Lanes, planned: &Planned) {
+        lanes.claimed(planned, (Duration::ZERO, 0), &[], true, None);
+    }
+
+    #[test]
+    fn jobs_with_a_slot_are_claimed_while_workers_are_being_lent() {
+        let lanes = lending();
         let plan = |after_ms| {
             let (planned, _) = lanes.plan(Instant::now() + Duration::from_millis(after_ms));
             planned
@@ -467,6 +529,49 @@ mod tests {
         // The next search waits as long as the last one took.
         assert!(plan(100).is_empty());
         assert_eq!(plan(400)[0].claim.lend, 4);
+    }
+
+    #[test]
+    fn a_settlement_ends_the_pause_after_a_claim_that_lent_nothing() {
+        let lanes = lending();
+        let (plan, found) = (|| plan_of(&lanes), |planned: &Planned| find_none(&lanes, planned));
+        found(&plan()[0]);
+        found(&plan()[0]);
+        assert!(plan().is_empty(), "it waits for the holder's lock");
+        let settle = || {
+            let mut permit = lanes.permit("q", false);
+            permit.settle();
+        };
+        settle();
+        let during = plan();
+        assert_eq!((during[0].claim.lend, during[1].claim.lend), (3, 0));
+        found(&during[1]);
+        settle();
+        found(&during[0]);
+        assert_eq!(plan()[0].claim.lend, 3);
+    }
+
+    #[test]
+    fn the_worker_of_a_job_with_a_slot_is_not_lent_before_its_next_job_can_be_claimed() {
+        let lanes = lending();
+        let (plan, found) = (|| plan_of(&lanes), |planned: &Planned| find_none(&lanes, planned));
+        let mut permit = lanes.permit("q", false);
+        permit.settle();
+        found(&plan()[0]);
+        let during = plan();
+        assert_eq!(during[0].claim.lend, 3, "it is settling");
+        drop(permit);
+        found(&during[0]);
+        let after = plan();
+        assert_eq!(
+            (after.len(), after[0].claim.lend, after[1].claim.lend),
+            (2, 3, 0),
+            "the next job with a slot can be claimed"
+        );
+        found(&after[0]);
+        assert!(plan().is_empty());
+        found(&after[1]);
+        assert_eq!(plan()[0].claim.lend, 4);
     }
 
     #[test]

@@ -65,6 +65,9 @@ const IDLE_AFTER: Duration = Duration::from_secs(10);
 /// The interval between full rounds while it is idle. In between, rounds only look for the first reservation.
 const IDLE_ROUND_INTERVAL: Duration = Duration::from_secs(2);
 
+/// The interval between the steps that can wait, while it is idle: silent attempts, due changes of plans, renewals.
+const IDLE_STEP_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Between two looks at stuck jobs.
 const STUCK_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -183,6 +186,8 @@ pub struct Reconciler {
     busy: Instant,
     /// When the last full round ran.
     last_full: Option<Instant>,
+    /// When the steps that can wait last ran.
+    last_deferrable: Option<Instant>,
     /// When stuck jobs of other clients were last looked at.
     looked_at_stuck: Option<Instant>,
     /// Until the next look at jobs that other clients inserted.
@@ -217,6 +222,7 @@ impl Reconciler {
             has_reservations: true,
             busy: Instant::now(),
             last_full: None,
+            last_deferrable: None,
             looked_at_stuck: None,
             adoption: Pause::none(),
             sweeping: Pause::none(),
@@ -279,10 +285,19 @@ impl Reconciler {
         if is_full {
             self.last_full = Some(Instant::now());
         }
+        let has_waited = self
+            .last_deferrable
+            .is_none_or(|last| last.elapsed() >= IDLE_STEP_INTERVAL);
+        let runs_deferrable = is_full && (!is_idle || has_waited);
+        if runs_deferrable {
+            self.last_deferrable = Some(Instant::now());
+        }
         self.scanning = Duration::ZERO;
         let mut is_of_use = self.begin(client).await;
         if is_full {
             is_of_use = is_of_use && within("take_over", self.take_over(client)).await;
+        }
+        if runs_deferrable {
             is_of_use = is_of_use && within("silent", Box::pin(self.fail_silent_attempts(client))).await;
         }
         // Most steps process reservations. The sweep finds the first one, and settles it if its job has ended.
@@ -300,16 +315,16 @@ impl Reconciler {
             on_separate_connection("due", self.start_due()).await;
         }
         // A due change of plan already counts; parked jobs are processed right after it.
-        if is_full {
-            is_of_use = is_of_use && within("plans", apply_scheduled(client)).await;
+        if runs_deferrable {
+            is_of_use = is_of_use
+                && within("plans", apply_scheduled(client)).await
+                && within("renewals", emit_renewals(client)).await;
         }
         if self.has_reservations {
             on_separate_connection("promote", self.promote()).await;
         }
         if is_full {
-            is_of_use = is_of_use
-                && within("renewals", emit_renewals(client)).await
-                && within("clean", self.cleaner.round(client)).await;
+            is_of_use = is_of_use && within("clean", self.cleaner.round(client)).await;
         }
         self.round_interval = interval(self.scanning, ROUND_INTERVAL, MAX_ROUND_INTERVAL);
         is_of_use

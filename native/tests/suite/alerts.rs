@@ -5,12 +5,18 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::process::{Process, Scrape, command};
 use crate::common::programs::debian;
 use crate::common::receiver::{Answers, Receiver};
+use crate::common::services_file::service;
 use crate::common::{EDGE_SECRET, GO_TESTS, Weir, Who, files, lock_holder};
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::post;
 use serde_json::{Value, json};
 use tokio_postgres::IsolationLevel;
 use weir::webhooks;
@@ -340,6 +346,13 @@ async fn alerts_fire_without_a_scheduler_or_an_origin() {
         &["WeirNoLeader", "WeirNoMaintenance"],
     )
     .await;
+    // The command of the runbook.
+    let scheduler = Process::start(&weir, &["schedule"], &[]);
+    weir.until("a leader", async || {
+        (process.scrape().await.value("weir_leader_known", &[])? == 1.0).then_some(())
+    })
+    .await;
+    scheduler.stop().await;
     process.stop().await;
     let process = Process::start(&weir, &["schedule"], &[]);
     let watched = Watched::start(&process).await;
@@ -435,6 +448,7 @@ async fn alerts_fire_while_a_handler_always_fails() {
         let answer = weir.post("/api/jobs/broken", who, &json!({})).await;
         jobs.push(answer.body["job"]["id"].as_i64().unwrap());
     }
+    let last = jobs[5];
     for job in jobs {
         assert_eq!(weir.finished(job, who).await["status"], "failed");
     }
@@ -444,6 +458,14 @@ async fn alerts_fire_while_a_handler_always_fails() {
     .await;
     let names = ["WeirJobsFail", "WeirAttemptsFail"];
     fire(&[&watched], Gauges::Stay, 20, &names).await;
+    // The commands of the runbook.
+    assert!(
+        run(&weir, &["status"]).contains("out of paper"),
+        "the status has the reason"
+    );
+    assert!(run(&weir, &["job", "show", &last.to_string()]).contains("out of paper"));
+    let again = ["job", "retry", "--error", "out of paper", "--dry-run"];
+    assert_eq!(run(&weir, &again), "6 jobs would change\n");
     process.stop().await;
     weir.end().await;
 }
@@ -808,6 +830,74 @@ async fn alerts_fire_on_reports_of_the_edge() {
     weir.end().await;
 }
 
+/// The steps of the runbook for failing attempts and failed jobs.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_run_again_after_an_outage_of_their_endpoint_and_a_poison_job_is_cancelled() {
+    let is_down = Arc::new(AtomicBool::new(true));
+    let answer = {
+        let is_down = Arc::clone(&is_down);
+        async move || match is_down.load(Ordering::Relaxed) {
+            true => (StatusCode::SERVICE_UNAVAILABLE, "out for lunch"),
+            false => (StatusCode::OK, "{}"),
+        }
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = listener.local_addr().unwrap();
+    let router = Router::new().route("/work", post(answer));
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    let handler = |attempts: u8| {
+        format!(
+            "timeout = '10s'\nmax_attempts = {attempts}\n\
+             handler = {{ type = 'http', url = 'http://{endpoint}/work', private = true, amount = 1 }}"
+        )
+    };
+    let services = service("once", "analysis", &handler(1)) + &service("often", "analysis", &handler(20));
+    let weir = Weir::serving(&services, &[]).await;
+    let working = weir.work().await;
+    let scheduler = Process::start(&weir, &["schedule"], &[]);
+    let who = Who::User(weir.user("pro").await);
+    let submit = async |service: &str| {
+        let answer = weir.post(&format!("/api/jobs/{service}"), who, &json!({})).await;
+        answer.body["job"]["id"].as_i64().unwrap()
+    };
+    let (failed, poison) = (submit("once").await, submit("often").await);
+    assert_eq!(weir.finished(failed, who).await["status"], "failed");
+    weir.until("a failed attempt", async || {
+        let job = weir.get(&format!("/api/jobs/{poison}"), who).await.body;
+        (job["waiting_for"] == "retry").then_some(())
+    })
+    .await;
+    let shown = run(&weir, &["job", "show", &poison.to_string()]);
+    assert!(
+        shown.contains("waits for its next attempt") && shown.contains("503"),
+        "{shown}"
+    );
+    assert_eq!(
+        run(&weir, &["job", "cancel", &poison.to_string()]),
+        "cancelled: 1 job\n"
+    );
+    assert_eq!(weir.finished(poison, who).await["status"], "cancelled");
+
+    // No new job loses its attempts while the endpoint is down.
+    run(&weir, &["lane", "pause", "once_priority"]);
+    let held = submit("once").await;
+    is_down.store(false, Ordering::Relaxed);
+    run(&weir, &["lane", "resume", "once_priority"]);
+    assert_eq!(weir.finished(held, who).await["status"], "completed");
+    assert_eq!(
+        run(&weir, &["job", "retry", "--error", "503"]),
+        "retried: 1 job\n"
+    );
+    assert_eq!(weir.finished(failed, who).await["status"], "completed");
+    weir.until("the release of the cancelled job", async || {
+        (weir.count("quota_reservations").await == 0).then_some(())
+    })
+    .await;
+    scheduler.stop().await;
+    working.stop().await;
+    weir.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_alert_fires_while_a_transaction_keeps_a_snapshot() {
     let weir = Weir::new().await;
@@ -826,7 +916,29 @@ async fn an_alert_fires_while_a_transaction_keeps_a_snapshot() {
     })
     .await;
     fire(&[&watched], Gauges::Grow, 150, &["WeirOldSnapshot"]).await;
-    open.rollback().await.unwrap();
+    // The commands of the runbook.
+    let mine: i32 = open
+        .query_one("SELECT pg_backend_pid()", &[])
+        .await
+        .unwrap()
+        .get(0);
+    let pid = weir
+        .until("its holder in the status", async || {
+            let status: Value = serde_json::from_str(&run(&weir, &["status", "--json"])).unwrap();
+            let snapshots = status["vacuum"]["snapshots"].as_array().unwrap().clone();
+            let pid = snapshots.iter().find_map(|of| of["pid"].as_i64())?;
+            // Another test may hold an older one for a moment.
+            (pid == i64::from(mine)).then_some(mine)
+        })
+        .await;
+    let end = "SELECT pg_terminate_backend($1)";
+    weir.client().await.execute(end, &[&pid]).await.unwrap();
+    weir.until("a younger snapshot", async || {
+        let scrape = process.scrape().await;
+        (scrape.value("weir_oldest_snapshot_seconds", &of_sessions)? < 2.0).then_some(())
+    })
+    .await;
+    drop(open);
     process.stop().await;
     weir.end().await;
 }

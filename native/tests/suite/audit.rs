@@ -23,7 +23,7 @@ impl Scene {
 }
 
 /// A change (`$user` and `$job` are replaced), and the audit's finding.
-const VIOLATIONS: [(&str, &str, &str); 44] = [
+const VIOLATIONS: [(&str, &str, &str); 40] = [
     (
         "used + reserved over the limit",
         "INSERT INTO usage_events (user_id, event_type, quota_amount, period_start) \
@@ -44,13 +44,13 @@ const VIOLATIONS: [(&str, &str, &str); 44] = [
     (
         "a completed job that is not charged",
         "UPDATE river_job SET state = 'completed', finalized_at = now() WHERE id = $job; \
-         DELETE FROM quota_reservations WHERE job_id = $job",
+         $ended",
         "I3: job $job (completed) of user $user: charged 0 time(s)",
     ),
     (
         "a cancelled job that is charged",
         "UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = $job; \
-         DELETE FROM quota_reservations WHERE job_id = $job; \
+         $ended; \
          INSERT INTO usage_events (user_id, event_type, quota_amount, job_id, period_start) \
          VALUES ('$user', 'analysis', 1, $job, period_start_of('$user', now()))",
         "I3: job $job (cancelled) of user $user: charged 1 time(s)",
@@ -58,7 +58,7 @@ const VIOLATIONS: [(&str, &str, &str); 44] = [
     (
         "a discarded job that is charged",
         "UPDATE river_job SET state = 'discarded', finalized_at = now() WHERE id = $job; \
-         DELETE FROM quota_reservations WHERE job_id = $job; \
+         $ended; \
          INSERT INTO usage_events (user_id, event_type, quota_amount, job_id, period_start) \
          VALUES ('$user', 'analysis', 1, $job, period_start_of('$user', now()))",
         "I3: job $job (discarded) of user $user: charged 1 time(s)",
@@ -66,7 +66,7 @@ const VIOLATIONS: [(&str, &str, &str); 44] = [
     (
         "a completed job that is charged too much",
         "UPDATE river_job SET state = 'completed', finalized_at = now() WHERE id = $job; \
-         DELETE FROM quota_reservations WHERE job_id = $job; \
+         $ended; \
          INSERT INTO usage_events (user_id, event_type, quota_amount, job_id, period_start) \
          VALUES ('$user', 'analysis', 7, $job, period_start_of('$user', now()))",
         "I3: job $job (completed) of user $user: charged 1 time(s), 7 in all, should be 1",
@@ -100,7 +100,7 @@ const VIOLATIONS: [(&str, &str, &str); 44] = [
     (
         "a job that stays parked while a slot is free",
         "UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = $job; \
-         DELETE FROM quota_reservations WHERE job_id = $job",
+         $ended",
         "I5: holder $user, analysis: 1 job(s) wait although 0 of 1 slots are in use",
     ),
     (
@@ -172,7 +172,7 @@ const VIOLATIONS: [(&str, &str, &str); 44] = [
     ),
     (
         "a balance that lies",
-        "UPDATE quota_balances SET reserved = 0, used = 3 WHERE user_id = '$user'",
+        "UPDATE holders SET reserved = 0, used = 3 WHERE holder = '$user'",
         "I6: user $user, analysis",
     ),
     (
@@ -195,13 +195,13 @@ const VIOLATIONS: [(&str, &str, &str); 44] = [
     ),
     (
         "a job that was deleted with its reservation",
-        "DELETE FROM quota_reservations WHERE job_id = $job; DELETE FROM river_job WHERE id = $job",
+        "$ended; DELETE FROM river_job WHERE id = $job",
         "I5: job $job of holder $user was accepted and is lost",
     ),
     (
         "a job that was discarded without an attempt",
         "UPDATE river_job SET state = 'discarded', finalized_at = now() WHERE id = $job; \
-         DELETE FROM quota_reservations WHERE job_id = $job",
+         $ended",
         "I5: job $job of holder $user was discarded without an attempt",
     ),
     (
@@ -228,26 +228,6 @@ const VIOLATIONS: [(&str, &str, &str); 44] = [
         "a charge to a period between two",
         "$charged; UPDATE usage_events SET period_start = period_start - interval '1 day'",
         "I3: job $job: submitted at",
-    ),
-    (
-        "a reservation of another holder",
-        "UPDATE quota_reservations SET holder = '$other' WHERE job_id = $job",
-        "I3: job $job: reserved 1 for holder $other, user $user",
-    ),
-    (
-        "a reservation of another user",
-        "UPDATE quota_reservations SET user_id = '$other' WHERE job_id = $job",
-        "I3: job $job: reserved 1 for holder $user, user $other",
-    ),
-    (
-        "a reservation of another meter",
-        "UPDATE quota_reservations SET event_type = 'specview' WHERE job_id = $job",
-        "I3: job $job: reserved 1 for holder $user, user $user, specview",
-    ),
-    (
-        "a reservation of another amount",
-        "UPDATE quota_reservations SET reserved_amount = 2 WHERE job_id = $job",
-        "I3: job $job: reserved 2 for holder $user",
     ),
     (
         "a slot in a queue that no service works",
@@ -277,9 +257,12 @@ const VIOLATIONS: [(&str, &str, &str); 44] = [
     ),
 ];
 
+/// The job holds nothing.
+const ENDED: &str = "UPDATE weir_jobs SET ended_at = now(), admitted_at = NULL, parked_at = NULL, due_at = NULL WHERE job_id = $job";
+
 /// The job was completed and charged.
 const CHARGED: &str = "UPDATE river_job SET state = 'completed', attempt = 1, finalized_at = now() WHERE id = $job; \
-    DELETE FROM quota_reservations WHERE job_id = $job; \
+    $ended; \
     INSERT INTO usage_events (user_id, event_type, quota_amount, job_id, period_start) \
          VALUES ('$user', 'analysis', 1, $job, period_start_of('$user', now()))";
 
@@ -291,6 +274,7 @@ async fn the_audit_names_every_deliberate_violation() {
         let other = weir.user("free").await;
         let with_names = |text: &str| {
             text.replace("$charged", CHARGED)
+                .replace("$ended", ENDED)
                 .replace("$user", &user.to_string())
                 .replace("$other", &other.to_string())
                 .replace("$job", &job.to_string())
@@ -368,8 +352,8 @@ async fn an_anonymous_job_that_is_deleted_before_its_end_is_lost() {
     let client = weir.client().await;
     let delete = async |job: i64| {
         let gone = format!(
-            "DELETE FROM quota_reservations WHERE job_id = {job}; DELETE FROM river_job WHERE id = {job}; \
-             UPDATE submissions SET created_at = now() - interval '10 minutes' WHERE job_id = {job}"
+            "UPDATE weir_jobs SET ended_at = now(), admitted_at = NULL, parked_at = NULL, due_at = NULL WHERE job_id = {job}; DELETE FROM river_job WHERE id = {job}; \
+             UPDATE weir_jobs SET submitted_at = now() - interval '10 minutes' WHERE job_id = {job}"
         );
         client.batch_execute(&gone).await.unwrap();
     };
@@ -383,7 +367,7 @@ async fn an_anonymous_job_that_is_deleted_before_its_end_is_lost() {
     assert_eq!(weir.complaints().await, [""; 0], "an operator may delete it");
     let lost = weir.analyse(who, "a_test.go", GO_TESTS).await;
     let row = client
-        .query_one("SELECT holder::text FROM submissions WHERE job_id = $1", &[&lost])
+        .query_one("SELECT holder::text FROM weir_jobs WHERE job_id = $1", &[&lost])
         .await
         .unwrap();
     let holder: &str = row.get(0);
@@ -410,7 +394,7 @@ async fn repairs_during_reservations_do_not_deadlock() {
     }
     let mut client = weir.client().await;
     for round in 0..5 {
-        let drift = "UPDATE holders SET parked = parked + 1; UPDATE quota_balances SET used = used + 1";
+        let drift = "UPDATE holders SET parked = parked + 1, used = used + 1";
         client.batch_execute(drift).await.unwrap();
         let body = common::files(&[("a_test.go", GO_TESTS)]);
         let submissions = users

@@ -121,7 +121,7 @@ async fn a_key_in_the_earlier_spelling_returns_its_job() {
     };
     let jobs = (by_sql(&args).await.1, by_http().await);
     // As the previous release stored them.
-    let earlier = "UPDATE submissions SET idempotency_key = rtrim(idempotency_key, '#')";
+    let earlier = "UPDATE weir_jobs SET idempotency_key = rtrim(idempotency_key, '#')";
     assert_eq!(client.execute(earlier, &[]).await.unwrap(), 2);
     assert_eq!(by_sql(&args).await, ("repeated".to_owned(), jobs.0));
     assert_eq!(by_http().await, jobs.1);

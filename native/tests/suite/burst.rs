@@ -126,6 +126,26 @@ async fn without_a_burst_nothing_is_lent() {
     assert_eq!(gate.most(), 1);
 }
 
+/// If the jobs of an account cannot start, its share of the workers goes to other accounts.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_without_startable_jobs_keeps_no_workers_idle() {
+    let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "9")]).await;
+    let client = weir.client().await;
+    set_burst(&client, 100).await;
+    let (unable, flood) = (weir.user("free").await, weir.user("free").await);
+    let later = submit(&weir, unable, 10).await;
+    submit(&weir, flood, 10).await;
+    // As those of another service of the meter, which these workers do not know.
+    let other = "UPDATE river_job SET kind = $2 WHERE id = ANY ($1) AND state = 'pending'";
+    client.execute(other, &[&later, &"other"]).await.unwrap();
+    let (gate, working) = work(&weir).await;
+    // One worker is the headroom, and one job of each has a slot.
+    gate.until_running(&weir, 8).await;
+    assert_eq!((running_of(&gate, unable), running_of(&gate, flood)), (1, 7));
+    client.execute(other, &[&later, &KIND]).await.unwrap();
+    end(weir, &gate, working).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_workers_go_to_whoever_has_the_fewest_for_their_slots() {
     let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "9")]).await;
@@ -291,7 +311,7 @@ async fn a_settlement_above_the_slots_notifies_and_promotes_nothing() {
 }
 
 async fn holder(client: &Client, job: i64) -> Uuid {
-    let holder = "SELECT user_id FROM submissions WHERE job_id = $1";
+    let holder = "SELECT user_id FROM weir_jobs WHERE job_id = $1";
     client.query_one(holder, &[&job]).await.unwrap().get(0)
 }
 
@@ -315,6 +335,18 @@ async fn a_claim_without_workers_to_lend_learns_that_jobs_wait() {
     assert_eq!(claim(0).await, (vec![], queue.clone()));
     assert_eq!(claim(1).await, (jobs[..1].to_vec(), queue));
     assert_eq!(claim(3).await, (jobs[1..].to_vec(), vec![]));
+    // A claim reads at most 128 accounts, so there may be others.
+    let client = weir.client().await;
+    let more = "WITH addresses AS ( \
+                    INSERT INTO holders (holder, event_type) \
+                    SELECT overlay(gen_random_uuid()::text PLACING 'e' FROM 20)::uuid, 'analysis' \
+                    FROM generate_series(1, $1::int) RETURNING holder) \
+                INSERT INTO waiting_accounts (holder, event_type) SELECT holder, 'analysis' FROM addresses";
+    client.execute("DELETE FROM waiting_accounts", &[]).await.unwrap();
+    client.execute(more, &[&128]).await.unwrap();
+    assert_eq!(claim(3).await, (vec![], vec![]));
+    client.execute(more, &[&1]).await.unwrap();
+    assert_eq!(claim(3).await, (vec![], vec!["analysis_default".to_owned()]));
     weir.abandon().await;
 }
 

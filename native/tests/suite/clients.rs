@@ -27,7 +27,7 @@ async fn orders_and_jobs_commit_together(weir: &Weir, client: &Client, program: 
         output(weir, program, &["order", &user.to_string(), "32"]).await,
         "10 22"
     );
-    for table in ["orders", "river_job", "quota_reservations", "submissions"] {
+    for table in ["orders", "river_job", "quota_reservations", "weir_jobs"] {
         assert_eq!(row_count(client, table).await, 10, "{table}");
     }
     user

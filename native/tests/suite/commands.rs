@@ -135,10 +135,7 @@ async fn audit_exits_with_one_on_violations_and_zero_after_repair() {
 
     weir.client()
         .await
-        .execute(
-            "UPDATE quota_balances SET used = used + 7 WHERE user_id = $1",
-            &[&user],
-        )
+        .execute("UPDATE holders SET used = used + 7 WHERE user_id = $1", &[&user])
         .await
         .unwrap();
     let broken = run(&weir, &["audit", "--json"], &[]);
@@ -488,9 +485,55 @@ async fn a_deletion_shows_what_goes_and_asks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn job_show_prints_why_a_job_waits_its_attempts_and_its_output() {
+    let weir = Weir::new().await;
+    let who = Who::Subject("ann");
+    let first = weir.analyse(who, "a_test.go", GO_TESTS).await.to_string();
+    let second = weir.analyse(who, "b_test.go", GO_TESTS).await.to_string();
+    let show = |id: &str| message(&run(&weir, &["job", "show", id], &[]));
+    let has_line = |text: &str, line: &str| {
+        assert!(text.lines().any(|found| found == line), "no {line:?} in {text}");
+    };
+    let text = show(&first);
+    has_line(&text, "state        waits for a worker: no workers");
+    has_line(&text, "holder       ann");
+    has_line(&text, "attempt      0 of 3");
+    has_line(&show(&second), "state        waits for a slot");
+
+    let working = Process::start(&weir, &["work"], &[]);
+    working.ready().await;
+    weir.finished(first.parse().unwrap(), who).await;
+    working.stop().await;
+    let text = show(&first);
+    has_line(&text, "state        completed");
+    has_line(&text, "charged      1");
+    assert!(
+        text.contains("\nattempt 1 started ") && text.contains(", took "),
+        "{text}"
+    );
+    assert!(
+        text.contains("\noutput\n{") && text.contains("\narguments\n{"),
+        "{text}"
+    );
+    let json: Value =
+        serde_json::from_str(&message(&run(&weir, &["job", "show", &first, "--json"], &[]))).unwrap();
+    assert_eq!(json["status"], "completed");
+    assert_eq!(json["user"], "ann");
+    assert_eq!(json["attempts"][0]["attempt"], 1);
+    assert!(json["attempts"][0]["took_ms"].is_u64(), "{json}");
+    assert!(json["output"]["count"].is_u64(), "{json}");
+    let unknown = run(&weir, &["job", "show", "4711"], &[]);
+    assert_eq!(unknown.status.code(), Some(3), "{unknown:?}");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn commands_about_the_database_need_no_services_file() {
     let weir = Weir::with(&[("FAIRNESS_FREE_LIMIT", "2")]).await;
-    weir.analyse(Who::Subject("ann"), "a_test.go", GO_TESTS).await;
+    let job = weir
+        .analyse(Who::Subject("ann"), "a_test.go", GO_TESTS)
+        .await
+        .to_string();
     let folder = std::env::temp_dir().join(format!("weir-elsewhere-{}", weir.name()));
     std::fs::create_dir(&folder).unwrap();
     let elsewhere = |arguments: &[&str]| {
@@ -502,7 +545,8 @@ async fn commands_about_the_database_need_no_services_file() {
             .env_remove("FAIRNESS_FREE_LIMIT");
         command.output().unwrap()
     };
-    let reads: [&[&str]; 7] = [
+    let reads: [&[&str]; 8] = [
+        &["job", "show", &job],
         &["status"],
         &["status", "--user", "ann"],
         &["audit"],

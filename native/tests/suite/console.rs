@@ -164,7 +164,7 @@ async fn the_pages_show_waiting_jobs_and_their_holders() {
         &[
             below_holders,
             &format!("/console/holders/{user}"),
-            "<dd>pending</dd>",
+            "<dd>waits for a slot</dd>",
             "parked since",
             "request-1",
             "4_test.go",
@@ -457,10 +457,8 @@ async fn pages_do_not_scan_large_tables() {
                         jsonb_build_object('weir:request_id', n::text) FROM generate_series(1, 20000) n; \
              INSERT INTO holders (holder, event_type) \
                  SELECT overlay(gen_random_uuid()::text PLACING 'f' FROM 20)::uuid, 'analysis' FROM generate_series(1, 20000); \
-             INSERT INTO submissions (job_id, holder, event_type, reserved_amount) \
-                 SELECT id, gen_random_uuid(), 'analysis', 1 FROM river_job; \
-             INSERT INTO quota_reservations (holder, event_type, reserved_amount, job_id, admitted_at, parked_at) \
-                 SELECT overlay(gen_random_uuid()::text PLACING 'f' FROM 20)::uuid, 'analysis', 0, id, NULL, now() FROM river_job; \
+             INSERT INTO weir_jobs (holder, event_type, reserved_amount, job_id, submitted_at, parked_at) \
+                 SELECT overlay(gen_random_uuid()::text PLACING 'f' FROM 20)::uuid, 'analysis', 0, id, now(), now() FROM river_job; \
              INSERT INTO outstanding_attempts (job_id, claim, patience, deadline_at) \
                  SELECT id, '1.1', '1 hour', now() FROM river_job; \
              INSERT INTO users SELECT gen_random_uuid() FROM generate_series(1, 20000); \
@@ -474,6 +472,7 @@ async fn pages_do_not_scan_large_tables() {
         "known_holder",
         "holder_slots",
         "job_details",
+        "start_p99",
         "failures",
         "jobs_of_request",
     ] {
@@ -689,5 +688,156 @@ async fn an_operator_finds_failed_jobs_runs_them_again_and_pauses_a_lane() {
     let actions = "SELECT array_agg(action ORDER BY id) FROM admin_log WHERE actor = 'console'";
     let actions: Vec<String> = weir.client().await.query_one(actions, &[]).await.unwrap().get(0);
     assert_eq!(actions, ["jobs.retry", "jobs.retry", "lane.pause", "lane.resume"]);
+    weir.end().await;
+}
+
+/// Submits one of the console's forms from this machine.
+async fn post_form(weir: &Weir, path: &str, form: &str) -> Answer {
+    let request = Request::builder()
+        .method("POST")
+        .uri(path)
+        .header("host", "localhost:8080")
+        .header("content-type", "application/x-www-form-urlencoded");
+    let mut request = request.body(Body::from(form.to_owned())).unwrap();
+    let peer: SocketAddr = HERE.parse().unwrap();
+    request.extensions_mut().insert(ConnectInfo(peer));
+    weir.send(request).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_changes_the_plan_the_overrides_and_the_grants_of_a_user() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let who = Who::User(user);
+    weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let path = format!("/console/holders/{user}");
+    let limits = "UPDATE plan_limits SET day = 40, hour = 20 WHERE event_type = 'analysis'";
+    weir.client().await.batch_execute(limits).await.unwrap();
+    has(
+        &page(&weir, &path).await,
+        &[
+            "<option value=\"free\" selected>",
+            "Override of analysis",
+            "None.",
+        ],
+    );
+
+    let event = Uuid::new_v4();
+    let change = format!("plan=pro&effective=now&event={event}");
+    let changed = post_form(&weir, &format!("{path}/plan"), &change).await;
+    assert_eq!(
+        (changed.status.as_u16(), location(&changed)),
+        (303, path.as_str())
+    );
+    has(&page(&weir, &path).await, &["<option value=\"pro\" selected>"]);
+    assert_eq!(weir.quota(who, "analysis").await["limit"], 1000);
+    // A repeated form does not undo a later change.
+    let later = format!("plan=free&effective=now&event={}", Uuid::new_v4());
+    for form in [&later, &change] {
+        assert_eq!(post_form(&weir, &format!("{path}/plan"), form).await.status, 303);
+    }
+    assert_eq!(weir.quota(who, "analysis").await["limit"], 50);
+
+    let overrides = format!("{path}/overrides");
+    let wanted = "meter=analysis&month=70&day=unlimited&hour=9&slots=2&burst=&until=2999-01-02T03:04";
+    let set = post_form(&weir, &overrides, wanted).await;
+    assert_eq!(set.status, 303, "{}", set.body);
+    assert_eq!(weir.quota(who, "analysis").await["limit"], 70);
+    has(
+        &page(&weir, &path).await,
+        &[
+            "name=\"month\" value=\"70\"",
+            "name=\"day\" value=\"unlimited\"",
+            "name=\"hour\" value=\"9\"",
+            "value=\"2\"",
+            "value=\"2999-01-02T03:04:00\"",
+            "Remove",
+        ],
+    );
+    // The form is the whole override.
+    let set = post_form(&weir, &overrides, "meter=analysis&month=70&slots=2").await;
+    assert_eq!(set.status, 303, "{}", set.body);
+    has(
+        &page(&weir, &path).await,
+        &["name=\"hour\" placeholder", "step=\"1\">"],
+    );
+    for (form, why) in [
+        ("meter=analysis&month=many", "not a valid number"),
+        ("meter=analysis&minute=many", "not a valid number"),
+        ("meter=analysis&minute=5", "no plan limits analysis per minute"),
+        ("meter=analysis&month=1&until=tomorrow", "not a valid time"),
+        ("meter=analysis&month=&slots=&burst=", "needs limits"),
+        ("meter=nothing&month=1", "unknown meter"),
+    ] {
+        let refused = post_form(&weir, &overrides, form).await;
+        assert_eq!(refused.status, 422, "{form}");
+        has(refused.body.as_str().unwrap(), &["Nothing changed", why]);
+    }
+    let removed = post_form(&weir, &overrides, "meter=analysis&month=70&slots=2&remove=true").await;
+    assert_eq!(removed.status, 303);
+    assert_eq!(weir.quota(who, "analysis").await["limit"], 50);
+
+    // A double click grants once.
+    let grant = format!(
+        "meter=analysis&amount=25&reason=ticket+17&until=2999-01-02T03:04:05&key={}",
+        Uuid::new_v4()
+    );
+    for _ in 0..2 {
+        assert_eq!(
+            post_form(&weir, &format!("{path}/grants"), &grant).await.status,
+            303
+        );
+    }
+    has(
+        &page(&weir, &path).await,
+        &["<td>25 of 25</td>", "2999-01-02 03:04:05 UTC", "ticket 17"],
+    );
+    let actions = "SELECT array_agg(action ORDER BY id) FROM admin_log WHERE actor = 'console'";
+    let actions: Vec<String> = weir.client().await.query_one(actions, &[]).await.unwrap().get(0);
+    assert_eq!(
+        actions.iter().map(String::as_str).collect::<Vec<_>>(),
+        [
+            "plan.set",
+            "plan.set",
+            "override.set",
+            "override.set",
+            "override.remove",
+            "grant.give"
+        ]
+    );
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_overview_has_charts_of_the_last_hour() {
+    let weir = Weir::new().await;
+    let working = work_and_fail(&weir).await;
+    let who = Who::User(weir.user("pro").await);
+    let job = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    weir.finished(job, who).await;
+    working.stop().await;
+    let client = weir.client().await;
+    let start = weir_ledger::read::overview::start_p99(&client).await.unwrap();
+    assert!(
+        (0..600_000).contains(&start.start_p99_ms.unwrap()),
+        "{:?}",
+        start.start_p99_ms
+    );
+    // The first minute of a process is counted as it starts.
+    let charts = weir
+        .until("the first minute", async || {
+            let overview = page(&weir, "/console?refresh=off").await;
+            overview.contains("1 of 60 minutes").then_some(overview)
+        })
+        .await;
+    has(
+        &charts,
+        &[
+            "aria-label=\"done a minute: now 0, at most 0 within the last hour\"",
+            "aria-label=\"failed a minute:",
+            "aria-label=\"waiting:",
+            "aria-label=\"p99 to start: now –",
+        ],
+    );
     weir.end().await;
 }

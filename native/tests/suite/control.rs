@@ -689,7 +689,7 @@ async fn deleting_a_user_cancels_jobs_and_keeps_billed_usage() {
         .query_one(
             "SELECT concat((SELECT jsonb_agg(u) FROM users u), (SELECT jsonb_agg(e) FROM usage_events e), \
              (SELECT jsonb_agg(b) FROM quota_balances b), (SELECT jsonb_agg(j) FROM river_job j), \
-             (SELECT jsonb_agg(s) FROM submissions s), (SELECT jsonb_agg(f) FROM folded_submissions f), \
+             (SELECT jsonb_agg(s) FROM weir_jobs s), (SELECT jsonb_agg(f) FROM folded_submissions f), \
              (SELECT jsonb_agg(h) FROM holders h))",
             &[],
         )
@@ -762,6 +762,7 @@ async fn a_first_submission_during_deletion_leaves_a_complete_user() {
 async fn deleting_a_user_row_by_hand_keeps_its_usage() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
+    weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
     weir.use_up(user, "analysis", 7).await;
     let client = weir.client().await;
     client
@@ -769,8 +770,9 @@ async fn deleting_a_user_row_by_hand_keeps_its_usage() {
         .await
         .unwrap();
     assert_eq!(weir.count("usage_events").await, 1);
-    let used = "SELECT sum(used)::bigint FROM quota_balances";
-    assert_eq!(client.query_one(used, &[]).await.unwrap().get::<_, i64>(0), 7);
+    let sums = "SELECT sum(used)::bigint, sum(reserved)::bigint FROM quota_balances";
+    let row = client.query_one(sums, &[]).await.unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (7, 0));
     weir.end().await;
 }
 

@@ -1,7 +1,8 @@
 //! The files in deploy/ and docs/ match the program.
 
+use crate::common::process::Process;
 use crate::common::services_file::ServicesFile;
-use crate::common::skip;
+use crate::common::{GO_TESTS, Weir, Who, files, skip};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -266,4 +267,34 @@ fn systemd_accepts_the_units() {
         assert!(verdict.status.success() && faults.is_empty(), "{message}");
     }
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_without_rights_on_the_schema_serves_works_and_schedules() {
+    let weir = Weir::new().await;
+    let owner = weir.client().await;
+    owner.batch_execute(&read("deploy/roles.sql")).await.unwrap();
+    let password = "ALTER ROLE weir_app PASSWORD 'a-password-of-a-test'";
+    owner.batch_execute(password).await.unwrap();
+    let url = &weir.variables()["DATABASE_URL"];
+    let (_, place) = url.rsplit_once('@').unwrap();
+    let url = format!("postgres://weir_app:a-password-of-a-test@{place}");
+    let process = Process::start(&weir, &["up"], &[("DATABASE_URL", &url)]);
+    process.ready().await;
+    let who = Who::User(weir.user("free").await);
+    let job = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    assert_eq!(weir.finished(job, who).await["status"], "completed");
+    weir.maintenance_started().await;
+    let submitted = process
+        .call(
+            "POST",
+            "/api/jobs/analysis",
+            who,
+            "as-the-role",
+            &files(&[("b_test.go", GO_TESTS)]).to_string(),
+        )
+        .await;
+    assert_eq!(submitted.status, 202, "{}", submitted.text);
+    process.stop().await;
+    weir.end().await;
 }

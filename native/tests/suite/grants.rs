@@ -241,7 +241,7 @@ async fn jobs_that_others_end_keep_grants_correct() {
         .weir
         .client()
         .await
-        .batch_execute("UPDATE quota_balances SET from_grants = 1")
+        .batch_execute("UPDATE holders SET from_grants = 1")
         .await
         .unwrap();
     assert!(!scene.weir.complaints().await.is_empty());
@@ -413,7 +413,7 @@ async fn a_deleted_window_row_is_rebuilt_from_usage() {
             "UPDATE quota_reservations SET created_at = created_at - interval '9 days'; \
              UPDATE usage_events SET created_at = created_at - interval '9 days', \
                  reserved_at = reserved_at - interval '9 days'; \
-             UPDATE quota_balances SET period_start = period_start - interval '9 days' WHERE span = 'day'",
+             UPDATE window_balances SET period_start = period_start - interval '9 days' WHERE span = 'day'",
         )
         .await
         .unwrap();
@@ -491,7 +491,9 @@ async fn a_refund_makes_a_used_up_grant_usable_again() {
     assert_eq!((scene.left().await, scene.submit(1).await), (vec![], None));
     let client = scene.weir.client().await;
     client
-        .batch_execute("UPDATE grants SET expires_at = now() - interval '1 second' WHERE expires_at IS NOT NULL; DELETE FROM holders")
+        .batch_execute(
+            "UPDATE grants SET expires_at = now() - interval '1 second' WHERE expires_at IS NOT NULL",
+        )
         .await
         .unwrap();
     // To the grant that can still be used.

@@ -342,8 +342,7 @@ async fn a_retry_counts_by_the_meter_at_submission() {
     // As between two attempts, at a service that had another meter then.
     client
         .batch_execute(&format!(
-            "UPDATE quota_reservations SET event_type = 'specview', admitted_at = NULL WHERE job_id = {id}; \
-             UPDATE submissions SET event_type = 'specview' WHERE job_id = {id}"
+            "UPDATE weir_jobs SET event_type = 'specview', admitted_at = NULL WHERE job_id = {id}"
         ))
         .await
         .unwrap();

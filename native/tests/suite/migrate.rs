@@ -41,10 +41,10 @@ async fn foreign_objects_are_named_and_an_old_river_stays_by_default() {
             assert!(ours.await.unwrap().get::<_, bool>(0));
         };
         let tables = [
+            "table grants",
             "table processes",
-            "table submissions",
             "table users",
-            "index submissions_of_holder",
+            "index holders_newest",
         ];
         let taken = [&tables[..], &["function touch_updated_at", "WEIR_SCHEMA=weir"]].concat();
         let old = ["at version 4", "needs 6 or newer", "--upgrade-river"];

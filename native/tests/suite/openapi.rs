@@ -757,7 +757,7 @@ async fn development_tokens_can_have_a_burst() {
     let given = ask(json!({ "tier": "free", "burst": 3 })).await;
     assert_eq!(given.status, 200, "{}", given.body);
     let user: Uuid = given.body["user"].as_str().unwrap().parse().unwrap();
-    let set = "SELECT count(*), count(*) FILTER (WHERE o.burst = 3 AND o.slots IS NULL AND o.expires_at IS NULL)
+    let set = "SELECT count(*), count(*) FILTER (WHERE o.burst = 3 AND o.month = -1 AND o.slots IS NULL AND o.expires_at IS NULL)
                  FROM meters m LEFT JOIN limit_overrides o ON o.event_type::text = m.name::text AND o.user_id = $1";
     let client = weir.client().await;
     let row = client.query_one(set, &[&user]).await.unwrap();

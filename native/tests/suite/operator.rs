@@ -246,7 +246,7 @@ async fn a_process_is_not_ready_while_the_disk_is_full() {
         .batch_execute(
             "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS \
              $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$; \
-             CREATE TRIGGER full_disk AFTER INSERT ON quota_reservations FOR EACH STATEMENT EXECUTE FUNCTION full_disk()",
+             CREATE TRIGGER full_disk AFTER INSERT ON weir_jobs FOR EACH STATEMENT EXECUTE FUNCTION full_disk()",
         )
         .await
         .unwrap();
@@ -271,7 +271,7 @@ async fn a_process_is_not_ready_while_the_disk_is_full() {
         .await;
     assert_eq!(body["database"], "lacks disk or memory: the last write failed");
     client
-        .batch_execute("DROP TRIGGER full_disk ON quota_reservations")
+        .batch_execute("DROP TRIGGER full_disk ON weir_jobs")
         .await
         .unwrap();
     assert_eq!(submit("free").await, 202);

@@ -32,11 +32,11 @@ async fn statements_of_the_hot_paths_do_not_scan_tables() {
         .await
         .batch_execute(
             "ALTER TABLE river_job SET (autovacuum_enabled = false); \
-             ALTER TABLE quota_reservations SET (autovacuum_enabled = false); \
+             ALTER TABLE weir_jobs SET (autovacuum_enabled = false); \
              INSERT INTO river_job (args, kind, max_attempts, state) \
                  SELECT '{}', 'analysis:analyze', 3, 'pending' FROM generate_series(1, 20000); \
-             INSERT INTO quota_reservations (holder, event_type, reserved_amount, job_id, admitted_at, parked_at) \
-                 SELECT overlay(gen_random_uuid()::text PLACING 'f' FROM 20)::uuid, 'analysis', 0, id, NULL, now() FROM river_job",
+             INSERT INTO weir_jobs (holder, event_type, reserved_amount, job_id, parked_at) \
+                 SELECT overlay(gen_random_uuid()::text PLACING 'f' FROM 20)::uuid, 'analysis', 0, id, now() FROM river_job",
         )
         .await
         .unwrap();
@@ -59,8 +59,8 @@ async fn statements_of_the_hot_paths_do_not_scan_tables() {
         .collect();
     let mut wrong = Vec::<String>::new();
     // With one row in the statistics, a scan of the table seems as cheap as a look-up.
-    let one_row = "DELETE FROM quota_reservations WHERE job_id > (SELECT min(job_id) FROM quota_reservations); \
-                   ANALYZE quota_reservations";
+    let one_row =
+        "DELETE FROM weir_jobs WHERE job_id > (SELECT min(job_id) FROM weir_jobs); ANALYZE weir_jobs";
     // Statistics as they are before the first ANALYZE, from a time when all jobs waited, and from one when one job did.
     for counted in ["", "ANALYZE", one_row] {
         weir.client().await.batch_execute(counted).await.unwrap();
@@ -94,7 +94,7 @@ async fn statements_of_the_hot_paths_do_not_scan_tables() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
     weir.client()
         .await
-        .batch_execute("DELETE FROM quota_reservations; DELETE FROM river_job")
+        .batch_execute("DELETE FROM weir_jobs; DELETE FROM river_job")
         .await
         .unwrap();
     weir.end().await;
@@ -119,8 +119,8 @@ async fn reads_of_a_job(client: &mut Client) -> Vec<(String, i64)> {
                        + (SELECT coalesce(sum(pg_stat_get_xact_tuples_returned(i.indexrelid)), 0) \
                           FROM pg_index i WHERE i.indrelid = c.oid)::bigint \
                 FROM pg_class c \
-                WHERE c.relname IN ('river_job', 'quota_reservations', 'submissions', 'usage_events', 'holders', \
-                                    'quota_balances')";
+                WHERE c.relname IN ('river_job', 'weir_jobs', 'usage_events', 'holders', \
+                                    'window_balances')";
     let rows = transaction.query(read, &[]).await.unwrap();
     let reads = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     transaction.rollback().await.unwrap();
@@ -163,17 +163,15 @@ async fn jobs_are_found_by_id_with_outdated_statistics() {
     transaction
         .batch_execute(&format!(
             "UPDATE river_job SET state = 'completed', attempt = 1, finalized_at = now() - interval '2 minutes'; \
-             INSERT INTO quota_reservations (holder, event_type, reserved_amount, job_id) \
-                 SELECT overlay(gen_random_uuid()::text PLACING 'f' FROM 20)::uuid, 'analysis', 0, id FROM river_job ORDER BY id DESC LIMIT 10; \
-             INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount) \
-                 SELECT id, '{user}', '{user}', 'analysis', 0 FROM river_job ORDER BY id DESC LIMIT 10"
+             INSERT INTO weir_jobs (job_id, holder, user_id, event_type, reserved_amount, submitted_at, admitted_at) \
+                 SELECT id, '{user}', '{user}', 'analysis', 0, now(), now() FROM river_job ORDER BY id DESC LIMIT 10"
         ))
         .await
         .unwrap();
 
     let before = finished_read(&transaction).await;
     transaction
-        .batch_execute("DELETE FROM quota_reservations")
+        .batch_execute("SELECT emit_job_ends(array_agg(job_id)) FROM weir_jobs")
         .await
         .unwrap();
     let deliveries = "SELECT count(*) FROM river_job WHERE kind = 'weir:webhook'";

@@ -35,7 +35,7 @@ async fn submit(weir: &Weir, tier: &str, count: usize) -> Vec<Uuid> {
 
 /// The time that each of these users' jobs waited for a worker, by the database's clock.
 async fn waits(weir: &Weir, users: &[Uuid]) -> Vec<f64> {
-    let sql = "SELECT extract(epoch FROM j.attempted_at - j.created_at)::float8 FROM submissions s \
+    let sql = "SELECT extract(epoch FROM j.attempted_at - j.created_at)::float8 FROM weir_jobs s \
                JOIN river_job j ON j.id = s.job_id WHERE s.user_id = ANY ($1)";
     let rows = weir.client().await.query(sql, &[&users]).await.unwrap();
     rows.iter().map(|row| row.get(0)).collect()

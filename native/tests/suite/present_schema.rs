@@ -211,8 +211,8 @@ async fn tables_that_differ_are_named_and_refused() {
             "column grants.amount bigint",
         ),
         (
-            "DROP INDEX quota_reservations_parked",
-            "index CREATE INDEX quota_reservations_parked",
+            "DROP INDEX weir_jobs_parked",
+            "index CREATE INDEX weir_jobs_parked",
         ),
         (
             "ALTER TABLE holders DROP CONSTRAINT holders_parked_check",
@@ -245,16 +245,16 @@ async fn tables_that_differ_are_named_and_refused() {
 async fn functions_and_views_that_were_dropped_are_created_again() {
     let weir = Weir::new().await;
     let client = weir.client().await;
-    let drop = "DROP VIEW active_webhooks; DROP FUNCTION weir_progress";
+    let drop = "DROP VIEW subscribed_webhooks; DROP FUNCTION weir_progress";
     client.batch_execute(drop).await.unwrap();
     assert!(!migrate::is_current(&client).await.unwrap());
     let migrated = migrate::migrate(&weir.context.database).await.unwrap();
     assert_eq!(
         migrated.weir,
-        ["functions/api/weir_progress.sql", "views/active_webhooks.sql"]
+        ["functions/api/weir_progress.sql", "views/subscribed_webhooks.sql"]
     );
     assert!(migrate::is_current(&client).await.unwrap());
-    client.batch_execute("TABLE active_webhooks").await.unwrap();
+    client.batch_execute("TABLE subscribed_webhooks").await.unwrap();
     weir.end().await;
 }
 
@@ -342,12 +342,25 @@ async fn rows_of_the_first_release_are_upgraded() {
                ('https://example.com/some', 's', '{job.completed}');
         INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount)
         SELECT n, u, u, 'analysis', 1 FROM generate_series(1, 2) n, gen_random_uuid() u;
+        INSERT INTO users (id) SELECT DISTINCT user_id FROM submissions;
+        INSERT INTO quota_reservations (job_id, holder, user_id, event_type, reserved_amount, admitted_at, due_at)
+        SELECT s.job_id, s.holder, s.user_id, s.event_type, 1, now(), NULL FROM submissions s WHERE s.job_id = 2
+        UNION ALL
+        SELECT 3, s.holder, s.user_id, s.event_type, 0, NULL, now() FROM submissions s WHERE s.job_id = 1;
         INSERT INTO river_job (id, args, kind, queue, max_attempts) VALUES (2, '{}', 'test', 'test', 1)";
     let weir = Weir::made(&[], async |url| {
         let database = Database::at(url).unwrap();
         let client = database.connect().await.unwrap();
         client.batch_execute(&script).await.unwrap();
         client.batch_execute(rows).await.unwrap();
+        let starts = "INSERT INTO processes (client_id) VALUES ('weir_old')";
+        client.batch_execute(starts).await.unwrap();
+        let error = migrate::migrate(&database).await.unwrap_err().to_string();
+        assert!(
+            error.contains("stop these processes first") && error.contains("weir_old"),
+            "{error}"
+        );
+        client.batch_execute("DELETE FROM processes").await.unwrap();
         migrate::migrate(&database).await.unwrap();
     })
     .await;
@@ -362,9 +375,16 @@ async fn rows_of_the_first_release_are_upgraded() {
             "true false",
         ),
         (
-            "SELECT string_agg((deleted_at IS NOT NULL)::text, ' ' ORDER BY job_id) FROM submissions",
+            "SELECT string_agg((deleted_at IS NOT NULL)::text, ' ' ORDER BY job_id) FROM weir_jobs WHERE submitted_at IS NOT NULL",
             "true false",
         ),
+        // The submitted job without a reservation has ended, and the job of another client was not submitted.
+        (
+            "SELECT string_agg(concat_ws(' ', submitted_at IS NOT NULL, ended_at IS NULL, admitted_at IS NOT NULL, \
+                                         due_at IS NOT NULL), ', ' ORDER BY job_id) FROM weir_jobs",
+            "t f f f, t t t f, f t f t",
+        ),
+        ("SELECT sum(reserved)::text FROM quota_balances", "1"),
     ] {
         let found: String = client.query_one(query, &[]).await.unwrap().get(0);
         assert_eq!(found, expected, "{query}");
@@ -406,22 +426,13 @@ async fn the_comparison_names_the_object_that_differs() {
     let mut client = weir.client().await;
     let before = catalogue(&client).await;
     for (change, object) in [
-        (
-            "DROP INDEX quota_reservations_parked",
-            "index quota_reservations_parked",
-        ),
+        ("DROP INDEX weir_jobs_parked", "index weir_jobs_parked"),
         (
             "ALTER TABLE holders DROP CONSTRAINT holders_parked_check",
             "constraint holders.holders_parked_check",
         ),
-        (
-            "DROP TRIGGER emit_job_ends ON quota_reservations",
-            "trigger quota_reservations.emit_job_ends",
-        ),
-        (
-            "ALTER FUNCTION emit_job_ends() RESET ALL",
-            "function emit_job_ends()",
-        ),
+        ("DROP TRIGGER emit_usage ON holders", "trigger holders.emit_usage"),
+        ("ALTER FUNCTION emit_usage() RESET ALL", "function emit_usage()"),
         (
             "GRANT SELECT ON users TO PUBLIC",
             "rights of PUBLIC on table users",

@@ -147,7 +147,7 @@ async fn a_disconnected_caller_leaves_a_complete_job_or_none() {
         .await
         .query_one(
             "SELECT (SELECT count(*) FROM river_job), (SELECT count(*) FROM quota_reservations), \
-                    (SELECT count(*) FROM submissions), (SELECT reserved FROM quota_balances)",
+                    (SELECT count(*) FROM weir_jobs), (SELECT reserved FROM quota_balances)",
             &[],
         )
         .await
@@ -221,7 +221,7 @@ async fn an_idempotency_key_is_per_user_and_request_and_lasts_a_day() {
     );
     weir.client()
         .await
-        .batch_execute("UPDATE submissions SET created_at = created_at - interval '25 hours'")
+        .batch_execute("UPDATE weir_jobs SET submitted_at = submitted_at - interval '25 hours'")
         .await
         .unwrap();
     let later = id(a, &other).await;
@@ -492,7 +492,7 @@ async fn the_audit_finds_violations_and_repair_fixes_the_counters() {
     weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
     let mut client = weir.client().await;
     client
-        .batch_execute("UPDATE quota_balances SET used = 3, reserved = 5; UPDATE holders SET parked = 4")
+        .batch_execute("UPDATE holders SET used = 3, reserved = 5, parked = 4")
         .await
         .unwrap();
     let complaints = weir.complaints().await;

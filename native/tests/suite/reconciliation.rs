@@ -274,18 +274,6 @@ async fn a_job_whose_account_was_just_deleted_is_not_adopted() {
     weir.abandon().await;
 }
 
-/// Release 0.1.0 adopts without a period. Without one, the job would not be charged.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_an_old_process_adopts_has_a_period() {
-    let weir = Weir::new().await;
-    let user = weir.user("free").await;
-    let adopt = "INSERT INTO quota_reservations (job_id, holder, user_id, event_type, reserved_amount) \
-                 VALUES (1, $1, $1, 'analysis', 0) RETURNING period_start = period_start_of($1, now()) AS is_right";
-    let row = weir.client().await.query_one(adopt, &[&user]).await.unwrap();
-    assert!(row.get::<_, bool>("is_right"));
-    weir.abandon().await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiting_job_that_lost_its_reservation_reserves_again() {
     let weir = Weir::new().await;
@@ -297,8 +285,8 @@ async fn a_waiting_job_that_lost_its_reservation_reserves_again() {
     let parked_of_address = weir.analyse(address, "b_test.go", GO_TESTS).await;
     let client = weir.client().await;
     let lost = [parked, parked_of_address];
-    let delete = "DELETE FROM quota_reservations WHERE job_id = ANY ($1)";
-    assert_eq!(client.execute(delete, &[&&lost[..]]).await.unwrap(), 2);
+    let end = "UPDATE weir_jobs SET ended_at = now(), admitted_at = NULL, parked_at = NULL, due_at = NULL WHERE job_id = ANY ($1)";
+    assert_eq!(client.execute(end, &[&&lost[..]]).await.unwrap(), 2);
     weir.recount().await;
     weir.reconcile().await;
     for id in lost {
@@ -510,7 +498,7 @@ async fn idle_client_addresses_and_old_submissions_are_deleted() {
     weir.is_clean().await;
     client
         .batch_execute(
-            "UPDATE submissions SET created_at = now() - interval '26 hours'; DELETE FROM river_job",
+            "UPDATE weir_jobs SET submitted_at = now() - interval '26 hours'; DELETE FROM river_job",
         )
         .await
         .unwrap();
@@ -519,7 +507,7 @@ async fn idle_client_addresses_and_old_submissions_are_deleted() {
     weir.reconcile().await;
     let left = client
         .query_one(
-            "SELECT (SELECT count(*) FROM submissions), (SELECT count(*) FROM holders WHERE user_id IS NULL), \
+            "SELECT (SELECT count(*) FROM weir_jobs), (SELECT count(*) FROM holders WHERE user_id IS NULL), \
                     (SELECT count(*) FROM holders WHERE user_id IS NOT NULL)",
             &[],
         )
@@ -650,7 +638,7 @@ async fn a_plan_without_the_meter_does_not_stop_reconciliation() {
     // A missed change that frees a slot.
     client
         .batch_execute(&format!(
-            "UPDATE holders SET slots_in_use = 0; DELETE FROM quota_reservations WHERE job_id = {}; \
+            "UPDATE holders SET slots_in_use = 0; UPDATE weir_jobs SET ended_at = now(), admitted_at = NULL WHERE job_id = {}; \
              UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = {}",
             lost[0], lost[0]
         ))
@@ -818,7 +806,7 @@ async fn a_failing_step_does_not_affect_other_steps_of_maintenance() {
         .batch_execute(
             "CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS \
                  $$BEGIN RAISE 'the server was lost' USING ERRCODE = '08P01'; END$$; \
-             CREATE TRIGGER lose BEFORE UPDATE ON quota_reservations FOR EACH ROW \
+             CREATE TRIGGER lose BEFORE UPDATE ON weir_jobs FOR EACH ROW \
                  WHEN (OLD.parked_at IS NOT NULL) EXECUTE FUNCTION lose()",
         )
         .await

@@ -29,7 +29,7 @@ async fn age(weir: &Weir, client: &Client, days: i32) {
         .unwrap();
     client
         .execute(
-            "UPDATE submissions SET created_at = created_at - make_interval(days => $1)",
+            "UPDATE weir_jobs SET submitted_at = submitted_at - make_interval(days => $1)",
             &[&days],
         )
         .await
@@ -163,7 +163,7 @@ async fn results_are_kept_by_plan_after_river_deletes_the_job() {
         2,
         "an address's jobs are not kept"
     );
-    assert_eq!(weir.count("submissions").await, 2);
+    assert_eq!(weir.count("weir_jobs").await, 2);
     client.batch_execute("DELETE FROM river_job").await.unwrap();
 
     review(&weir, &client).await;
@@ -194,7 +194,7 @@ async fn results_are_kept_by_plan_after_river_deletes_the_job() {
     review(&weir, &client).await;
     let gone = weir.get(&format!("/api/jobs/{large}"), who).await;
     assert_eq!(gone.status, 404, "{}", gone.body);
-    for table in ["finished_jobs", "job_outputs", "submissions"] {
+    for table in ["finished_jobs", "job_outputs", "weir_jobs"] {
         assert_eq!(weir.count(table).await, 0, "{table}");
     }
     weir.end().await;
@@ -333,7 +333,7 @@ async fn a_large_output_by_sql_is_readable_and_deleted_with_its_owner() {
         .await
         .unwrap();
     assert_eq!(deleted.jobs, 1);
-    for table in ["finished_jobs", "job_outputs", "submissions"] {
+    for table in ["finished_jobs", "job_outputs", "weir_jobs"] {
         assert_eq!(weir.count(table).await, 0, "{table}");
     }
     weir.end().await;

@@ -177,7 +177,7 @@ const ALL: &str = "
          + (SELECT coalesce(sum(hashtextextended(x::text, 1)), 0) FROM quota_reservations x)
          + (SELECT coalesce(sum(hashtextextended(x::text, 2)), 0) FROM quota_balances x)
          + (SELECT coalesce(sum(hashtextextended(x::text, 3)), 0) FROM holders x)
-         + (SELECT coalesce(sum(hashtextextended(x::text, 4)), 0) FROM submissions x)
+         + (SELECT coalesce(sum(hashtextextended(x::text, 4)), 0) FROM weir_jobs x)
          + (SELECT coalesce(sum(hashtextextended(x::text, 5)), 0) FROM users x)
          + (SELECT coalesce(sum(hashtextextended(x::text, 6)), 0) FROM usage_events x)
          + (SELECT coalesce(sum(hashtextextended(x::text, 7)), 0) FROM job_outputs x) AS sum";

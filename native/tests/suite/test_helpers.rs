@@ -31,7 +31,7 @@ async fn leaves_nothing_behind(program: &[PathBuf]) {
         "results",
         "users",
         "limit_overrides",
-        "submissions",
+        "weir_jobs",
         "processes",
     ] {
         assert_eq!(row_count(&client, table).await, 0, "{table}");

@@ -12,7 +12,7 @@ async fn lose_all_jobs(weir: &Weir) {
     weir.client()
         .await
         .batch_execute(
-            "TRUNCATE river_job, quota_reservations, submissions, outstanding_attempts, usage_events, quota_balances, holders, \
+            "TRUNCATE river_job, weir_jobs, outstanding_attempts, usage_events, window_balances, holders, \
              waiting_accounts RESTART IDENTITY",
         )
         .await

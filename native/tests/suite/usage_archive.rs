@@ -421,7 +421,7 @@ async fn usage_of_a_current_day_window_stays() {
                  FROM (SELECT date_trunc('month', now() - interval '100 days') AS start) p \
                  RETURNING * \
              ) \
-             INSERT INTO quota_balances (user_id, event_type, span, period_start, used) \
+             INSERT INTO window_balances (user_id, event_type, span, period_start, used) \
              SELECT user_id, event_type, s, period_start, 1 FROM charged, unnest('{month,day}'::text[]) AS s",
             &[&user],
         )
@@ -436,7 +436,7 @@ async fn usage_of_a_current_day_window_stays() {
     assert_eq!(weir.complaints().await, Vec::<String>::new());
     weir.client()
         .await
-        .execute("DELETE FROM quota_balances WHERE span = 'day'", &[])
+        .execute("DELETE FROM window_balances WHERE span = 'day'", &[])
         .await
         .unwrap();
     assert_eq!(archive().await, 1);

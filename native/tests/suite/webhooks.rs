@@ -433,20 +433,6 @@ async fn enabling_a_webhook_again_replays_its_events() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_of_the_previous_release_see_enabled_webhooks_only() {
-    let weir = Weir::with(&ALLOWED).await;
-    let id = add(&weir, "http://127.0.0.1:9/hook", &[]).await.webhook.id;
-    let mut client = weir.client().await;
-    let active = "SELECT count(*) FROM active_webhooks";
-    for expected in [1, 0] {
-        let count: i64 = client.query_one(active, &[]).await.unwrap().get(0);
-        assert_eq!(count, expected);
-        control::disable_webhook(&mut client, id, "410").await.unwrap();
-    }
-    weir.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn slow_or_unreachable_receivers_do_not_delay_others() {
     let weir = Weir::with(&[ALLOWED[0], ("WEBHOOK_WORKERS", "4")]).await;
     let (slow, fast, mut away) = (Receiver::new(), Receiver::new(), Receiver::new());

@@ -19,7 +19,7 @@
 -- One SELECT, not STRICT and without SET, so that the planner inlines it and computes only the columns that the caller
 -- reads. Pass no volatile expression. With the constants false for `draws` and 0 for `of_windows`, the planner also leaves
 -- out the grants and the shorter windows.
--- Cost: look-ups by key: the subscription, its plan, the limits, overrides, one balance a window. With draws, also the
+-- Cost: look-ups by key: the subscription, its plan, the limits, overrides, the account's row, one balance for each other window. With draws, also the
 -- index range of the unused grants.
 -- Callers: accounts_of, admit_late, weir_extend, check_submission, windows_with_limits;
 -- ledger/src/attempts/sql/reserved.sql, ledger/src/read/sql/usage.sql.
@@ -65,10 +65,16 @@ LANGUAGE sql STABLE ROWS 1 AS $$
     CROSS JOIN plan_of(of_user, meter, at) plan
     CROSS JOIN LATERAL billing_period(plan.anchor, coalesce(of_month, at)) period
     LEFT JOIN LATERAL (
-        SELECT * FROM quota_balances k
-        WHERE k.user_id = of_user AND k.event_type = meter AND k.span = 'month'
-          AND k.period_start = coalesce(of_month, period.period_start)
-        ORDER BY k.generation DESC LIMIT 1
+        SELECT * FROM holders k WHERE k.holder = of_user AND k.event_type = meter ORDER BY k.generation DESC LIMIT 1
+    ) h ON true
+    LEFT JOIN LATERAL (
+        SELECT h.used, h.reserved, h.from_grants WHERE h.period_start = coalesce(of_month, period.period_start)
+        UNION ALL
+        (SELECT k.used, k.reserved, k.from_grants FROM window_balances k
+         WHERE h.period_start IS DISTINCT FROM coalesce(of_month, period.period_start)
+           AND k.user_id = of_user AND k.event_type = meter AND k.span = 'month'
+           AND k.period_start = coalesce(of_month, period.period_start)
+         ORDER BY k.generation DESC LIMIT 1)
     ) b ON true
     LEFT JOIN LATERAL (
         SELECT sum(g.amount)::bigint AS amount, array_agg(g.id) AS ids, array_agg(g.amount) AS amounts,
@@ -100,7 +106,7 @@ LANGUAGE sql STABLE ROWS 1 AS $$
             FROM short_windows() s
         ) c
         LEFT JOIN LATERAL (
-            SELECT * FROM quota_balances k
+            SELECT * FROM window_balances k
             WHERE k.user_id = of_user AND k.event_type = meter AND k.span = c.span AND k.period_start = c.start
             ORDER BY k.generation DESC LIMIT 1
         ) q ON true

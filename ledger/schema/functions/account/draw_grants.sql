@@ -17,10 +17,16 @@ BEGIN
         RETURNING grant_id, amount
     )
     UPDATE grants g SET reserved = g.reserved + d.amount FROM draws d WHERE g.id = d.grant_id;
-    UPDATE quota_balances b SET from_grants = b.from_grants + drawn
-    WHERE b.ctid = (SELECT k.ctid FROM quota_balances k
-                    WHERE k.user_id = of_user AND k.event_type = meter AND k.span = 'month' COLLATE "default"
-                      AND k.period_start = of_month
-                    ORDER BY k.generation DESC LIMIT 1);
+    UPDATE holders h SET from_grants = h.from_grants + drawn
+    WHERE h.ctid = (SELECT k.ctid FROM holders k WHERE k.holder = of_user AND k.event_type = meter
+                    ORDER BY k.generation DESC LIMIT 1)
+      AND h.period_start = of_month;
+    IF NOT FOUND THEN
+        UPDATE window_balances b SET from_grants = b.from_grants + drawn
+        WHERE b.ctid = (SELECT k.ctid FROM window_balances k
+                        WHERE k.user_id = of_user AND k.event_type = meter AND k.span = 'month' COLLATE "default"
+                          AND k.period_start = of_month
+                        ORDER BY k.generation DESC LIMIT 1);
+    END IF;
 END
 $$;

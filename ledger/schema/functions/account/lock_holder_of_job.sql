@@ -1,6 +1,5 @@
 -- Locks the account of a job's reservation and returns it; null without a reservation. A deleted holders row is
--- created again from its reservations. The settlement of groups does this with create_holder.sql and
--- rebuild_holders.sql of ledger/src/settlement/sql/.
+-- created again from the holder's rows.
 -- Cost: two look-ups by key. Waits for the account's lock.
 -- Callers: settle_one, weir_release, weir_extend, fail_attempt; ledger/src/attempts/outstanding.rs.
 CREATE OR REPLACE FUNCTION lock_holder_of_job(job bigint, OUT holder uuid, OUT event_type text)
@@ -24,14 +23,6 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    -- The row was deleted. Create it again from its reservations.
-    INSERT INTO holders (holder, event_type, user_id, slots_in_use, parked)
-    SELECT r.holder, r.event_type, max(r.user_id::text)::uuid, count(r.admitted_at), count(r.parked_at)
-    FROM quota_reservations r
-    WHERE r.holder = lock_holder_of_job.holder AND r.event_type = lock_holder_of_job.event_type
-    GROUP BY 1, 2
-    ON CONFLICT DO NOTHING;
-    PERFORM 1 FROM holders h
-    WHERE h.holder = lock_holder_of_job.holder AND h.event_type = lock_holder_of_job.event_type FOR NO KEY UPDATE;
+    PERFORM rebuild_accounts(ARRAY[lock_holder_of_job.holder]);
 END
 $$;

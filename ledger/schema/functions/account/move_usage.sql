@@ -8,6 +8,7 @@ LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$
 BEGIN
+    PERFORM close_months(ARRAY[of_user]);
     WITH candidates AS MATERIALIZED (
         SELECT u.id, u.event_type, u.period_start AS old_start, u.quota_amount, u.from_grants,
                coalesce(is_imported(u.reason), true) AND coalesce(u.reserved_at, u.created_at) >= since AS is_since
@@ -28,7 +29,7 @@ BEGIN
           AND (c.is_since OR (c.event_type, c.old_start) IN (SELECT w.event_type, w.old_start FROM whole_periods w))
         RETURNING c.event_type, c.old_start, c.quota_amount AS used, 0::bigint AS reserved, c.from_grants
     ), moved_reservations AS (
-        UPDATE quota_reservations r SET period_start = since
+        UPDATE weir_jobs r SET period_start = since
         FROM (SELECT k.job_id, k.period_start AS old_start FROM quota_reservations k
               WHERE k.user_id = of_user AND k.period_start <> since AND k.created_at >= since) o
         WHERE r.job_id = o.job_id
@@ -39,13 +40,13 @@ BEGIN
         FROM (SELECT * FROM moved_usage UNION ALL SELECT * FROM moved_reservations) m
         GROUP BY 1, 2
     ), taken AS (
-        UPDATE quota_balances b
+        UPDATE window_balances b
         SET used = b.used - s.used, reserved = b.reserved - s.reserved, from_grants = b.from_grants - s.from_grants,
             changes = b.changes + 1
         FROM sums s
         WHERE b.user_id = of_user AND b.event_type = s.event_type AND b.span = 'month' AND b.period_start = s.old_start
     )
-    INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, used, reserved, from_grants, granted_limit)
+    INSERT INTO window_balances AS b (user_id, event_type, span, period_start, used, reserved, from_grants, granted_limit)
     SELECT of_user, s.event_type, 'month', since, sum(s.used), sum(s.reserved), sum(s.from_grants),
            sum(s.used) + sum(s.reserved) - sum(s.from_grants)
     FROM sums s

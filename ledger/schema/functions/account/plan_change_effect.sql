@@ -23,10 +23,7 @@ SET search_path FROM CURRENT
 AS $$
     WITH events AS (
         SELECT c.subscription, c.plan, c.occurred_at, c.recorded_at, c.plan = d.tier AS is_end, false AS is_new,
-               -- Processes of the previous release store no time.
-               coalesce(c.due_at, CASE WHEN c.effective = 'period_end' THEN (
-                   SELECT s.next_plan_at FROM user_subscriptions s WHERE s.user_id = of_user AND s.status = 'active') END,
-                   '-infinity') AS due_at
+               coalesce(c.due_at, '-infinity') AS due_at
         FROM plan_changes c
         JOIN subscription_plans d ON d.is_default
         WHERE c.user_id = of_user

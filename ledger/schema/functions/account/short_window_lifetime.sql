@@ -2,12 +2,12 @@
 -- has no reservations. Readers leave a margin of a day:
 --
 -- - From a day before the deletion, when the row may be missing, account_of() sums up the window's usage events.
--- - rebuild_balances.sql does not create such a row again.
+-- - rebuild_accounts() does not create such a row again.
 -- - The audit ignores the window from another day before, because a rebuild leaves it unchanged.
 --
 -- No SET search_path: PostgreSQL inlines it only without one.
 -- Cost: no table.
--- Callers: account_of; ledger/src/reconciliation/sql/clean_windows.sql, ledger/src/settlement/sql/rebuild_balances.sql,
+-- Callers: account_of, rebuild_accounts; ledger/src/reconciliation/sql/clean_windows.sql,
 -- ledger/src/audit/sql/i6_balances.sql.
 CREATE OR REPLACE FUNCTION short_window_lifetime() RETURNS interval LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT interval '3 days'

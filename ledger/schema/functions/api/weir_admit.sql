@@ -33,12 +33,10 @@ DECLARE
     of_holder uuid;
 BEGIN
     -- The account of a job that Weir knows does not change.
-    SELECT coalesce(r.holder, s.holder) AS holder, CASE WHEN r.job_id IS NULL THEN s.user_id ELSE r.user_id END AS user_id,
-           coalesce(r.event_type, s.event_type) AS meter, j.kind
+    SELECT r.holder, r.user_id, r.event_type AS meter, j.kind
     INTO account
     FROM river_job j
-    LEFT JOIN quota_reservations r ON r.job_id = j.id
-    LEFT JOIN submissions s ON s.job_id = j.id
+    LEFT JOIN weir_jobs r ON r.job_id = j.id
     WHERE j.id = weir_admit.job_id;
     IF account.holder IS NULL AND coalesce(subject, '') = '' THEN
         outcome := 'unlimited';

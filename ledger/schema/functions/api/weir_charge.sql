@@ -36,6 +36,8 @@ DECLARE
         'UTF8')), 'hex'), 32)::uuid;
     start timestamptz;
     windows smallint;
+    -- In the account's row.
+    is_counted boolean;
 BEGIN
     PERFORM require_read_committed('weir_charge');
     IF amount IS NULL OR amount NOT BETWEEN 0 AND 1000000000000000 THEN
@@ -63,9 +65,15 @@ BEGIN
     ON CONFLICT (id) DO NOTHING;
     IF FOUND THEN
         outcome := 'charged';
-        INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, used, granted_limit)
+        UPDATE holders h
+        SET used = h.used + amount,
+            granted_limit = greatest(h.granted_limit, h.used + amount + h.reserved - h.from_grants), changes = h.changes + 1
+        WHERE h.holder = of_user AND h.event_type = weir_charge.meter AND h.period_start = start;
+        is_counted := FOUND;
+        INSERT INTO window_balances AS b (user_id, event_type, span, period_start, used, granted_limit)
         SELECT of_user, weir_charge.meter, w.span, w.period_start, amount, amount
         FROM windows_of(start, windows, occurred_at) w
+        WHERE w.span <> 'month' OR NOT is_counted
         ON CONFLICT (user_id, event_type, span, period_start) DO UPDATE
             SET used = b.used + excluded.used,
                 granted_limit = greatest(b.granted_limit, b.used + excluded.used + b.reserved - b.from_grants);

@@ -92,11 +92,9 @@ BEGIN
     excess := coalesce(greatest(more - greatest(account.plan_left, 0), 0), 0);
     drawn := least(excess, account.granted);
     outcome := 'extended';
-    UPDATE quota_reservations q
+    UPDATE weir_jobs q
     SET reserved_amount = q.reserved_amount + more, from_grants = q.from_grants + drawn, overage = q.overage + excess - drawn
     WHERE q.job_id = r.job_id;
-    UPDATE submissions s SET reserved_amount = s.reserved_amount + more
-    WHERE s.job_id = r.job_id;
     PERFORM reserve_in_windows(r.user_id, r.event_type, more, account.spans, account.starts, account.limits,
                                account.ceilings, account.used_in);
     IF drawn > 0 THEN

@@ -27,9 +27,9 @@ DECLARE
 BEGIN
     outcome := 'kept';
     SELECT l.holder, l.event_type INTO of_holder, of_meter FROM lock_holder_of_job(weir_release.job_id) l;
-    UPDATE quota_reservations r SET admitted_at = NULL
+    UPDATE weir_jobs r SET admitted_at = NULL
     WHERE r.job_id = weir_release.job_id AND r.admitted_at IS NOT NULL AND r.reserved_amount = 0
-      AND NOT EXISTS (SELECT FROM submissions s WHERE s.job_id = r.job_id)
+      AND r.submitted_at IS NULL
       AND EXISTS (SELECT FROM river_job j
                   WHERE j.id = r.job_id AND j.attempt = weir_release.attempt AND j.state = 'running');
     IF FOUND THEN

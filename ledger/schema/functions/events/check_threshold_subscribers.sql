@@ -1,5 +1,5 @@
--- Trigger of quota_balances: notes once per statement, in weir.thresholds, whether any webhook subscribes to
--- thresholds. The row triggers read it. Most installations have no such webhook, and every settlement updates balances.
+-- Trigger of holders and window_balances: notes once per statement, in weir.thresholds, whether any webhook subscribes to
+-- thresholds. The row triggers read it. Most installations have no such webhook, and every settlement updates an account.
 -- Cost: a scan of webhooks, a small table.
 CREATE OR REPLACE FUNCTION check_threshold_subscribers() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT

@@ -1,7 +1,8 @@
--- Trigger of quota_reservations: emits job.completed, job.failed, job.cancelled and job.expired. A job has ended when River has
--- finalized it and its reservation is deleted. A settlement, a cancellation or reconciliation deletes the reservation.
--- Cost: a scan of webhooks, a small table; with a subscriber one look-up by key and one job for each job that ended.
-CREATE OR REPLACE FUNCTION emit_job_ends() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+-- Emits job.completed, job.failed, job.cancelled and job.expired for those of these jobs that River has finalized. The
+-- caller has just ended their reservations.
+-- Cost: a scan of webhooks, a small table; with a subscriber two look-ups by key and one job for each job that ended.
+-- Callers: release_jobs, settle_many.
+CREATE OR REPLACE FUNCTION emit_job_ends(jobs bigint[]) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
 AS $$
 DECLARE
@@ -12,7 +13,7 @@ BEGIN
     FROM subscribed_webhooks w CROSS JOIN unnest(w.events) AS t (type)
     WHERE t.type LIKE 'job.%';
     IF wanted IS NULL THEN
-        RETURN NULL;
+        RETURN;
     END IF;
     WITH services AS MATERIALIZED (
         SELECT s.kind, min(s.name) AS name FROM weir_services s GROUP BY s.kind
@@ -28,7 +29,7 @@ BEGIN
                    'attempts', j.attempt, 'error', j.error, 'reason', j.reason, 'request_id', j.request_id,
                    'submitted_at', utc_text(j.created_at), 'finished_at', utc_text(j.finalized_at)
                )) AS data
-        FROM old_rows o
+        FROM weir_jobs o
         CROSS JOIN LATERAL (
             SELECT k.kind, k.attempt, k.created_at, k.finalized_at,
                    CASE WHEN k.finalized_at IS NULL THEN NULL
@@ -46,7 +47,7 @@ BEGIN
             OFFSET 0
         ) j
         LEFT JOIN services s ON s.kind = j.kind
-        WHERE j.type = ANY (wanted)
+        WHERE o.job_id = ANY (jobs) AND j.type = ANY (wanted)
     )
     SELECT array_agg(d.webhook) AS webhooks, array_agg(d.holder) AS holders, array_agg(d.id) AS ids, array_agg(d.body) AS bodies
     INTO subscribed
@@ -61,6 +62,5 @@ BEGIN
     IF subscribed.webhooks IS NOT NULL THEN
         PERFORM deliver(subscribed.webhooks, subscribed.holders, subscribed.ids, subscribed.bodies);
     END IF;
-    RETURN NULL;
 END
 $$;

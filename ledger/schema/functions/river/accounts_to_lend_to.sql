@@ -1,7 +1,7 @@
 -- Accounts of a meter with waiting jobs, whose plans use this lane, and that may use more idle workers than they do.
 --
 -- Returns at most 64, and reads at most 128 from a random one on, so that its cost has a bound and each account has its
--- turn. While workers are idle, few accounts can have waiting jobs: each of them has jobs on as many workers as it has
+-- turn. While workers are idle, few accounts have waiting jobs: nearly all of them have jobs on as many workers as they have
 -- slots.
 -- Cost: for each account the look-ups of plan_of().
 -- Callers: lend_jobs, await_unclaimed.

@@ -53,9 +53,9 @@ BEGIN
               -- No later attempt has a number.
               AND j.kind = ANY (claim_jobs.kinds) AND j.attempt < 32767
               AND NOT (j.metadata ? 'weir:expires_in'
-                       AND EXISTS (SELECT FROM quota_reservations r WHERE r.job_id = j.id AND r.start_by <= now()))
+                       AND EXISTS (SELECT FROM weir_jobs r WHERE r.job_id = j.id AND r.start_by <= now()))
               AND (NOT only_with_slot
-                   OR EXISTS (SELECT FROM quota_reservations r WHERE r.job_id = j.id AND r.admitted_at IS NOT NULL)
+                   OR EXISTS (SELECT FROM weir_jobs r WHERE r.job_id = j.id AND r.admitted_at IS NOT NULL)
                    OR (jsonb_typeof(j.args -> 'user_id') IS DISTINCT FROM 'string' OR j.args ->> 'user_id' = '')
                       AND NOT EXISTS (SELECT FROM quota_reservations r WHERE r.job_id = j.id)
                    OR NOT (SELECT s.counts_slots FROM weir_settings s))
@@ -83,7 +83,7 @@ BEGIN
               AND NOT EXISTS (SELECT 1 FROM river_queue r WHERE r.name IN (u.queue, '*') AND r.paused_at IS NOT NULL)
         LOOP
             SELECT * INTO lent FROM lend_jobs(worker, kinds, one.queue, one.n);
-            all_lent := all_lent || coalesce(lent.jobs, '{}');
+            all_lent := all_lent || lent.jobs;
             IF lent.has_more THEN
                 unlent := unlent || one.queue;
             END IF;
@@ -100,17 +100,13 @@ BEGIN
            -- Other programs may write times that Rust cannot read, such as -infinity.
            least(greatest(j.created_at, '0001-01-01Z'), '9999-01-01Z'),
            least(greatest(j.scheduled_at, '0001-01-01Z'), '9999-01-01Z'), j.attempted_at,
-           coalesce(r.holder, s.holder), coalesce(r.user_id, s.user_id),
-           coalesce(r.event_type, s.event_type), r.job_id IS NOT NULL, coalesce(r.admitted_at IS NOT NULL, false),
+           r.holder, r.user_id, r.event_type, r.job_id IS NOT NULL AND r.ended_at IS NULL, r.admitted_at IS NOT NULL,
            left(encode(sha256(convert_to(concat_ws('/', t.address_namespace, j.id, extract(epoch FROM j.created_at), j.kind,
                                                    j.args), 'UTF8')), 'hex'), 32)::uuid,
            j.id = ANY (all_lent)
     FROM unnest(claimed) WITH ORDINALITY AS c (id, n)
     CROSS JOIN LATERAL (SELECT * FROM river_job k WHERE k.id = c.id OFFSET 0) j
-    LEFT JOIN LATERAL (SELECT * FROM quota_reservations q WHERE q.job_id = c.id OFFSET 0) r ON true
-    LEFT JOIN LATERAL (
-        SELECT * FROM submissions b WHERE b.job_id = c.id AND r.job_id IS NULL OFFSET 0
-    ) s ON true
+    LEFT JOIN LATERAL (SELECT * FROM weir_jobs q WHERE q.job_id = c.id OFFSET 0) r ON true
     CROSS JOIN weir_settings t
     ORDER BY j.priority, j.scheduled_at, j.id;
     IF unlent IS NOT NULL THEN

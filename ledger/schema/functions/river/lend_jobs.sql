@@ -22,6 +22,7 @@ SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_sort = off
+SET enable_incremental_sort = off
 SET jit = off
 AS $$
 #variable_conflict use_column
@@ -29,10 +30,21 @@ DECLARE
     service text;
     meter usage_event_type;
     of_lane text;
-    of_holders uuid[];
+    given_to uuid[];
     shares int[];
     bursts int[];
+    -- The locked ones of these accounts.
+    of_holders uuid[];
+    of_shares int[];
+    of_bursts int[];
+    lent bigint[];
+    lent_to uuid[];
+    fell_short uuid[] := '{}';
+    -- The workers that are not given yet.
+    remaining int := most;
+    are_locked boolean := false;
 BEGIN
+    jobs := '{}';
     has_more := false;
     SELECT s.name, s.event_type, substr(of_queue, length(s.name) + 2) INTO service, meter, of_lane
     FROM weir_services s
@@ -44,79 +56,90 @@ BEGIN
         has_more := true;
         RETURN;
     END IF;
-    WITH accounts AS MATERIALIZED (
-        SELECT * FROM accounts_to_lend_to(meter, of_lane)
-    ), given AS (
-        SELECT a.holder, a.burst
-        FROM accounts a
-        CROSS JOIN LATERAL generate_series(a.slots_in_use, least(a.burst, a.slots_in_use + least(a.parked, most)) - 1) AS job (n)
-        ORDER BY job.n::float8 / a.slots, random()
-        LIMIT most
-    )
-    SELECT array_agg(g.holder), array_agg(g.n), array_agg(g.burst),
-           (SELECT sum(least(a.parked, a.burst - a.slots_in_use)) > most FROM accounts a)
-    INTO of_holders, shares, bursts, has_more
-    FROM (SELECT w.holder, w.burst, count(*)::int AS n FROM given w GROUP BY w.holder, w.burst) g;
-    IF of_holders IS NULL THEN
-        has_more := false;
-        RETURN;
-    END IF;
-    SELECT array_agg(h.holder), array_agg(least(c.n, h.parked, c.burst - h.slots_in_use)), array_agg(c.burst),
-           has_more OR count(*) < cardinality(of_holders)
-    INTO of_holders, shares, bursts, has_more
-    FROM lock_accounts(of_holders, array_fill(meter, ARRAY[cardinality(of_holders)]), true) h
-    JOIN unnest(of_holders, shares, bursts) AS c (holder, n, burst) ON c.holder = h.holder;
-    WITH accounts AS MATERIALIZED (
-        SELECT u.holder, u.n, u.burst, h.place, (
-            SELECT r.job_id FROM quota_reservations r
-            WHERE r.parked_at IS NOT NULL
-              AND (r.holder, r.event_type, r.job_id) >= (u.holder, meter, h.parked_from)
-              AND (r.holder, r.event_type, r.job_id) <= (u.holder, meter, 9223372036854775807)
-            ORDER BY r.holder, r.event_type, r.job_id
-            LIMIT 1) AS first_parked
-        FROM unnest(of_holders, shares, bursts) AS u (holder, n, burst)
-        CROSS JOIN LATERAL (
-            SELECT k.ctid AS place, k.parked_from FROM holders k WHERE k.holder = u.holder AND k.event_type = meter
-            ORDER BY k.generation DESC LIMIT 1
-        ) h
-        WHERE u.n > 0
-    ), picked AS MATERIALIZED (
-        SELECT a.place, a.burst, a.first_parked, p.job_id
-        FROM accounts a
-        CROSS JOIN LATERAL (
-            SELECT r.job_id
-            FROM (
-                -- As in settle_many().
-                SELECT q.job_id FROM quota_reservations q
-                WHERE q.parked_at IS NOT NULL
-                  AND (q.holder, q.event_type, q.job_id) >= (a.holder, meter, a.first_parked)
-                  AND (q.holder, q.event_type, q.job_id) <= (a.holder, meter, 9223372036854775807)
-                ORDER BY q.holder, q.event_type, q.job_id
-                LIMIT 100
-            ) r
+    FOR round IN 1 .. 8 LOOP
+        WITH accounts AS MATERIALIZED (
+            SELECT * FROM accounts_to_lend_to(meter, of_lane) a WHERE a.holder <> ALL (fell_short)
+        ), given AS (
+            SELECT a.holder, a.burst
+            FROM accounts a
+            CROSS JOIN LATERAL generate_series(a.slots_in_use, least(a.burst, a.slots_in_use + least(a.parked, most)) - 1)
+                AS job (n)
+            ORDER BY job.n::float8 / a.slots, random()
+            LIMIT remaining
+        )
+        SELECT array_agg(g.holder), array_agg(g.n), array_agg(g.burst),
+               (SELECT sum(least(a.parked, a.burst - a.slots_in_use)) > remaining FROM accounts a)
+        INTO given_to, shares, bursts, has_more
+        FROM (SELECT w.holder, w.burst, count(*)::int AS n FROM given w GROUP BY w.holder, w.burst) g;
+        EXIT WHEN given_to IS NULL;
+        SELECT array_agg(h.holder), array_agg(least(c.n, h.parked, c.burst - h.slots_in_use)), array_agg(c.burst),
+               are_locked OR count(*) < cardinality(given_to)
+        INTO of_holders, of_shares, of_bursts, are_locked
+        FROM lock_accounts(given_to, array_fill(meter, ARRAY[cardinality(given_to)]), true) h
+        JOIN unnest(given_to, shares, bursts) AS c (holder, n, burst) ON c.holder = h.holder;
+        WITH accounts AS MATERIALIZED (
+            SELECT u.holder, u.n, u.burst, h.place, (
+                SELECT r.job_id FROM quota_reservations r
+                WHERE r.parked_at IS NOT NULL
+                  AND (r.holder, r.event_type, r.job_id) >= (u.holder, meter, h.parked_from)
+                  AND (r.holder, r.event_type, r.job_id) <= (u.holder, meter, 9223372036854775807)
+                ORDER BY r.holder, r.event_type, r.job_id
+                LIMIT 1) AS first_parked
+            FROM unnest(of_holders, of_shares, of_bursts) AS u (holder, n, burst)
             CROSS JOIN LATERAL (
-                SELECT FROM river_job j
-                WHERE j.id = r.job_id AND (j.state = 'scheduled' OR j.state = 'pending' AND j.scheduled_at <= now()) IS TRUE
-                  AND j.queue IN (service || '_priority', service || '_default')
-                  AND j.kind = ANY (kinds) AND j.attempt < 32767
-                  AND NOT (j.metadata ? 'weir:expires_in'
-                           AND EXISTS (SELECT FROM quota_reservations x WHERE x.job_id = j.id AND x.start_by <= now()))
-                OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED
-            ) j
-            LIMIT a.n
-        ) p
-    ), admitted AS (
-        UPDATE quota_reservations r
-        SET admitted_at = clock_timestamp(), parked_at = NULL
-        WHERE r.job_id = ANY (ARRAY(SELECT p.job_id FROM picked p))
-    ), counted AS (
-        UPDATE holders h
-        SET slots_in_use = h.slots_in_use + d.n, parked = h.parked - d.n, granted_slots = d.burst,
-            parked_from = d.first_parked, changes = h.changes + 1
-        FROM (SELECT p.place, p.burst, p.first_parked, count(*)::int AS n FROM picked p GROUP BY 1, 2, 3) d
-        WHERE h.ctid = d.place
-    )
-    SELECT array_agg(p.job_id) INTO jobs FROM picked p;
+                SELECT k.ctid AS place, k.parked_from FROM holders k WHERE k.holder = u.holder AND k.event_type = meter
+                ORDER BY k.generation DESC LIMIT 1
+            ) h
+            WHERE u.n > 0
+        ), picked AS MATERIALIZED (
+            SELECT a.holder, a.place, a.burst, a.first_parked, p.job_id
+            FROM accounts a
+            CROSS JOIN LATERAL (
+                SELECT r.job_id
+                FROM (
+                    -- As in settle_many().
+                    SELECT q.job_id FROM quota_reservations q
+                    WHERE q.parked_at IS NOT NULL
+                      AND (q.holder, q.event_type, q.job_id) >= (a.holder, meter, a.first_parked)
+                      AND (q.holder, q.event_type, q.job_id) <= (a.holder, meter, 9223372036854775807)
+                    ORDER BY q.holder, q.event_type, q.job_id
+                    LIMIT 100
+                ) r
+                CROSS JOIN LATERAL (
+                    SELECT FROM river_job j
+                    WHERE j.id = r.job_id AND (j.state = 'scheduled' OR j.state = 'pending' AND j.scheduled_at <= now()) IS TRUE
+                      AND j.queue IN (service || '_priority', service || '_default')
+                      AND j.kind = ANY (kinds) AND j.attempt < 32767
+                      AND NOT (j.metadata ? 'weir:expires_in'
+                               AND EXISTS (SELECT FROM quota_reservations x WHERE x.job_id = j.id AND x.start_by <= now()))
+                    OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED
+                ) j
+                LIMIT a.n
+            ) p
+        ), admitted AS (
+            UPDATE quota_reservations r
+            SET admitted_at = clock_timestamp(), parked_at = NULL
+            WHERE r.job_id = ANY (ARRAY(SELECT p.job_id FROM picked p))
+        ), counted AS (
+            UPDATE holders h
+            SET slots_in_use = h.slots_in_use + d.n, parked = h.parked - d.n, granted_slots = d.burst,
+                parked_from = d.first_parked, changes = h.changes + 1
+            FROM (SELECT p.place, p.burst, p.first_parked, count(*)::int AS n FROM picked p GROUP BY 1, 2, 3) d
+            WHERE h.ctid = d.place
+        )
+        SELECT array_agg(p.job_id), array_agg(p.holder) INTO lent, lent_to FROM picked p;
+        jobs := jobs || coalesce(lent, '{}');
+        -- The next round gives the workers of accounts whose jobs cannot start to the others.
+        SELECT fell_short || coalesce(array_agg(u.holder) FILTER (WHERE u.n > c.n), '{}'),
+               coalesce(sum(u.n - c.n) FILTER (WHERE u.holder = ANY (of_holders)), 0)
+        INTO fell_short, remaining
+        FROM unnest(given_to, shares) AS u (holder, n)
+        CROSS JOIN LATERAL (SELECT coalesce(cardinality(array_positions(lent_to, u.holder)), 0) AS n) c;
+        EXIT WHEN remaining = 0;
+    END LOOP;
+    -- accounts_to_lend_to() reads at most 128 accounts. If none of them may use a worker, others may.
+    has_more := coalesce(has_more, false) OR are_locked
+        OR jobs = '{}' AND EXISTS (SELECT FROM waiting_accounts w WHERE w.event_type = meter OFFSET 128);
     -- Triggers of other programs run here.
     UPDATE river_job j
     SET state = 'running', queue = of_queue, attempt = j.attempt + 1, scheduled_at = now(), attempted_at = now(),
@@ -124,7 +147,7 @@ BEGIN
         metadata = j.metadata || jsonb_build_object('weir:lent', j.attempt + 1)
     WHERE j.id = ANY (jobs);
 EXCEPTION WHEN OTHERS THEN
-    jobs := NULL;
+    jobs := '{}';
     has_more := false;
     RAISE WARNING 'no idle worker of the queue % was lent: %', of_queue, SQLERRM;
 END

@@ -37,6 +37,7 @@ SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_sort = off
+SET enable_incremental_sort = off
 SET jit = off
 AS $$
 #variable_conflict use_column
@@ -49,6 +50,7 @@ DECLARE
     a_users uuid[];
     a_slots int[];
     a_parked int[];
+    a_months timestamptz[];
     a_limits int[];
     a_bursts int[];
     a_lanes text[];
@@ -56,20 +58,26 @@ DECLARE
     s settlement[];
     n_charged int;
     end_elsewhere boolean;
-    end_uncharged boolean;
-    have_yields boolean;
     have_large_outputs boolean;
     have_draws boolean;
     have_windows boolean;
-    charged_jobs bigint[];
     -- The changes of accounts, in order.
     c_holders uuid[];
     c_meters text[];
+    c_months timestamptz[];
     c_freed int[];
     c_unparked int[];
+    c_reserved bigint[];
+    c_charged bigint[];
+    c_returned bigint[];
     c int := 1;
     freed int;
     unparked int;
+    -- In the month of the account's row.
+    month_reserved bigint;
+    month_charged bigint;
+    month_returned bigint;
+    have_other_months boolean := false;
     n int;
     promotes int := 0;
     -- The accounts that idle workers may be lent to.
@@ -82,6 +90,9 @@ DECLARE
     h_meters text[] := '{}';
     h_freed int[] := '{}';
     h_unparked int[] := '{}';
+    h_reserved bigint[] := '{}';
+    h_charged bigint[] := '{}';
+    h_returned bigint[] := '{}';
     h_promote int[] := '{}';
     h_limits int[] := '{}';
     h_lanes text[] := '{}';
@@ -94,8 +105,8 @@ BEGIN
     -- The order and the limit find the live version of a row (see ledger/schema/tables/holders.sql).
     IF skips_locked THEN
         SELECT array_agg(w.holder), array_agg(w.meter::text), array_agg(h.place), array_agg(h.user_id),
-               array_agg(h.slots_in_use), array_agg(h.parked), bool_or(h.parked > 0)
-        INTO a_holders, a_meters, a_places, a_users, a_slots, a_parked, have_parked
+               array_agg(h.slots_in_use), array_agg(h.parked), array_agg(h.period_start), bool_or(h.parked > 0)
+        INTO a_holders, a_meters, a_places, a_users, a_slots, a_parked, a_months, have_parked
         FROM (
             SELECT r.holder, r.event_type AS meter
             FROM unnest(attempts) e
@@ -113,8 +124,8 @@ BEGIN
         ) h;
     ELSE
         SELECT array_agg(w.holder), array_agg(w.meter::text), array_agg(h.place), array_agg(h.user_id),
-               array_agg(h.slots_in_use), array_agg(h.parked), bool_or(h.parked > 0)
-        INTO a_holders, a_meters, a_places, a_users, a_slots, a_parked, have_parked
+               array_agg(h.slots_in_use), array_agg(h.parked), array_agg(h.period_start), bool_or(h.parked > 0)
+        INTO a_holders, a_meters, a_places, a_users, a_slots, a_parked, a_months, have_parked
         FROM (
             SELECT r.holder, r.event_type AS meter
             FROM unnest(attempts) e
@@ -145,10 +156,9 @@ BEGIN
     -- before this and keeps its slot, or claimed after it and requests one.
     SELECT array_agg(u.one), count(*) FILTER (WHERE (u.one).charged > 0),
            bool_or((u.one).ends AND NOT (u.one).completes),
-           bool_or((u.one).ends AND (u.one).charged = 0), bool_or((u.one).yields),
            bool_or((u.one).completes AND is_large_output((u.one).output)), bool_or((u.one).ends AND (u.one).from_grants > 0),
            bool_or((u.one).windows <> 0)
-    INTO s, n_charged, end_elsewhere, end_uncharged, have_yields, have_large_outputs, have_draws,
+    INTO s, n_charged, end_elsewhere, have_large_outputs, have_draws,
          have_windows
     FROM (
         SELECT ROW(
@@ -161,6 +171,8 @@ BEGIN
                    r.overage,
                    CASE WHEN (c.completes OR c.ends AND j.state = 'completed')
                              AND r.user_id IS NOT NULL AND r.period_start IS NOT NULL
+                             -- A job is charged once.
+                             AND NOT EXISTS (SELECT FROM usage_events g WHERE g.job_id = e.job_id)
                         THEN charge_of(r.reserved_amount, CASE WHEN c.completes THEN e.used ELSE j.used END)
                         ELSE 0 END)::settlement AS one
         FROM (
@@ -187,20 +199,37 @@ BEGIN
         ) c
         OFFSET 0
     ) u;
-    SELECT array_agg(d.holder), array_agg(d.meter), array_agg(d.freed), array_agg(d.unparked)
-    INTO c_holders, c_meters, c_freed, c_unparked
+    SELECT array_agg(d.holder), array_agg(d.meter), array_agg(d.month), array_agg(d.freed), array_agg(d.unparked),
+           array_agg(d.reserved), array_agg(d.charged), array_agg(d.returned)
+    INTO c_holders, c_meters, c_months, c_freed, c_unparked, c_reserved, c_charged, c_returned
     FROM (
-        SELECT u.holder, u.meter::text AS meter, sum(u.held_slot::int)::int AS freed, sum(u.was_parked::int)::int AS unparked
-        FROM unnest(s) u WHERE u.ends OR u.yields GROUP BY u.holder, u.meter ORDER BY u.holder, u.meter
+        SELECT u.holder, u.meter::text AS meter, u.period_start AS month, sum(u.held_slot::int)::int AS freed,
+               sum(u.was_parked::int)::int AS unparked,
+               coalesce(sum(u.reserved) FILTER (WHERE u.ends), 0)::bigint AS reserved,
+               coalesce(sum(u.charged) FILTER (WHERE u.ends), 0)::bigint AS charged,
+               coalesce(sum(u.from_grants - charged_to_grants(u.reserved, u.overage, u.from_grants, u.charged))
+                   FILTER (WHERE u.ends AND u.from_grants > 0), 0)::bigint AS returned
+        FROM unnest(s) u WHERE u.ends OR u.yields
+        GROUP BY u.holder, u.meter, u.period_start ORDER BY u.holder, u.meter, u.period_start
     ) d;
     FOR i IN 1 .. coalesce(cardinality(a_holders), 0) LOOP
         freed := 0;
         unparked := 0;
-        IF c_holders[c] = a_holders[i] AND c_meters[c] = a_meters[i] THEN
-            freed := c_freed[c];
-            unparked := c_unparked[c];
+        month_reserved := 0;
+        month_charged := 0;
+        month_returned := 0;
+        WHILE c_holders[c] = a_holders[i] AND c_meters[c] = a_meters[i] LOOP
+            freed := freed + c_freed[c];
+            unparked := unparked + c_unparked[c];
+            IF c_months[c] = a_months[i] THEN
+                month_reserved := c_reserved[c];
+                month_charged := c_charged[c];
+                month_returned := c_returned[c];
+            ELSE
+                have_other_months := have_other_months OR c_reserved[c] > 0;
+            END IF;
             c := c + 1;
-        END IF;
+        END LOOP;
         n := 0;
         IF a_parked[i] - unparked > 0 THEN
             -- None while more slots are in use than a lowered limit allows.
@@ -211,13 +240,16 @@ BEGIN
             l_meters := l_meters || a_meters[i];
             l_lanes := l_lanes || a_lanes[i];
         END IF;
-        IF freed <> 0 OR unparked <> 0 OR n > 0 THEN
+        IF freed <> 0 OR unparked <> 0 OR n > 0 OR month_reserved > 0 THEN
             promotes := promotes + n;
             h_places := h_places || a_places[i];
             h_holders := h_holders || a_holders[i];
             h_meters := h_meters || a_meters[i];
             h_freed := h_freed || freed;
             h_unparked := h_unparked || unparked;
+            h_reserved := h_reserved || month_reserved;
+            h_charged := h_charged || month_charged;
+            h_returned := h_returned || month_returned;
             h_promote := h_promote || n;
             h_limits := h_limits || a_limits[i];
             h_lanes := h_lanes || a_lanes[i];
@@ -235,7 +267,7 @@ BEGIN
     END IF;
 
     IF promotes > 0 THEN
-        -- The comparisons of rows and the orders have the columns of quota_reservations_parked. With equality, the planner
+        -- The comparisons of rows and the orders have the columns of weir_jobs_parked. With equality, the planner
         -- may walk over all holders' reservations by the primary key.
         WITH wanted AS MATERIALIZED (
             SELECT w.*, h.place, h.parked_from, h.user_id,
@@ -246,8 +278,9 @@ BEGIN
                          AND (r.holder, r.event_type, r.job_id) <= (w.holder, w.meter, 9223372036854775807)
                        ORDER BY r.holder, r.event_type, r.job_id
                        LIMIT 1) END AS first_parked
-            FROM unnest(h_holders, h_meters::usage_event_type[], h_freed, h_unparked, h_promote, h_limits, h_lanes)
-                AS w (holder, meter, freed, unparked, n, slot_limit, lane)
+            FROM unnest(h_holders, h_meters::usage_event_type[], h_freed, h_unparked, h_promote, h_limits, h_lanes,
+                        h_reserved, h_charged, h_returned)
+                AS w (holder, meter, freed, unparked, n, slot_limit, lane, reserved, charged, returned)
             CROSS JOIN LATERAL (
                 SELECT k.ctid AS place, k.parked_from, k.user_id FROM holders k
                 WHERE k.holder = w.holder AND k.event_type = w.meter
@@ -279,6 +312,9 @@ BEGIN
             UPDATE holders h
             SET slots_in_use = h.slots_in_use - d.freed + d.n,
                 parked = h.parked - d.unparked - d.n,
+                reserved = h.reserved - d.reserved,
+                used = h.used + d.charged,
+                from_grants = h.from_grants - d.returned,
                 granted_slots = CASE WHEN d.n > 0 THEN d.slot_limit ELSE h.granted_slots END,
                 -- The next promotion starts at the job that was the first. If too few jobs were found, it looks at all
                 -- parked jobs once, in case another program left a wrong start.
@@ -287,12 +323,14 @@ BEGIN
                 changes = h.changes + 1
             FROM (
                 SELECT u.place, sum(u.freed) AS freed, sum(u.unparked) AS unparked, sum(u.n) AS n, sum(u.wanted) AS wanted,
+                       sum(u.reserved) AS reserved, sum(u.charged) AS charged, sum(u.returned) AS returned,
                        max(u.slot_limit) AS slot_limit, max(u.parked_from) AS parked_from, max(u.first_parked) AS first_parked
                 FROM (
-                    SELECT w.place, w.freed, w.unparked, 0 AS n, w.n AS wanted, w.slot_limit, w.parked_from, w.first_parked
+                    SELECT w.place, w.freed, w.unparked, 0 AS n, w.n AS wanted, w.reserved, w.charged, w.returned,
+                           w.slot_limit, w.parked_from, w.first_parked
                     FROM wanted w
                     UNION ALL
-                    SELECT p.place, 0, 0, 1, 0, 0, NULL, NULL FROM picked p
+                    SELECT p.place, 0, 0, 1, 0, 0, 0, 0, 0, NULL, NULL FROM picked p
                 ) u
                 GROUP BY u.place
             ) d
@@ -304,8 +342,10 @@ BEGIN
     ELSIF cardinality(h_places) > 0 THEN
         -- The rows stay at their places, because they are locked.
         UPDATE holders h
-        SET slots_in_use = h.slots_in_use - d.freed, parked = h.parked - d.unparked, changes = h.changes + 1
-        FROM unnest(h_places, h_freed, h_unparked) AS d (place, freed, unparked)
+        SET slots_in_use = h.slots_in_use - d.freed, parked = h.parked - d.unparked, reserved = h.reserved - d.reserved,
+            used = h.used + d.charged, from_grants = h.from_grants - d.returned, changes = h.changes + 1
+        FROM unnest(h_places, h_freed, h_unparked, h_reserved, h_charged, h_returned)
+            AS d (place, freed, unparked, reserved, charged, returned)
         WHERE h.ctid = d.place;
     END IF;
     IF end_elsewhere THEN
@@ -313,70 +353,47 @@ BEGIN
         DELETE FROM outstanding_attempts o
         WHERE o.job_id = ANY (ARRAY(SELECT u.job_id FROM unnest(s) u WHERE u.ends AND NOT u.completes));
     END IF;
-    -- Without a charge, nothing else shows that the job has ended if its row is deleted soon.
-    IF end_uncharged THEN
-        UPDATE submissions b SET deleted_at = now()
-        FROM unnest(s) u
-        WHERE u.ends AND u.charged = 0 AND b.job_id = u.job_id;
-    END IF;
     IF have_large_outputs THEN
         INSERT INTO job_outputs AS o (job_id, output)
         SELECT u.job_id, u.output FROM unnest(s) u WHERE u.completes AND is_large_output(u.output)
         ON CONFLICT (job_id) DO UPDATE SET output = excluded.output;
     END IF;
+    -- Rows are found one by one, and stay at their places (ctid), because they are locked. With outdated statistics, the
+    -- planner would join by reading a whole table.
+    UPDATE weir_jobs b
+    SET ended_at = CASE WHEN d.ends THEN clock_timestamp() END, admitted_at = NULL, parked_at = NULL,
+        -- After a failed attempt, the job asks for a slot again shortly before it is due.
+        due_at = CASE WHEN NOT d.ends THEN d.due_at END,
+        start_by = CASE WHEN NOT d.ends THEN b.start_by END, progress = CASE WHEN NOT d.ends THEN b.progress END,
+        -- Without a charge, nothing else shows that the job has ended if its row is deleted soon.
+        deleted_at = CASE WHEN d.ends AND d.charged = 0 THEN now() ELSE b.deleted_at END
+    FROM (
+        SELECT u.ends, u.due_at, u.charged, (SELECT q.ctid FROM weir_jobs q WHERE q.job_id = u.job_id) AS place
+        FROM unnest(s) u WHERE u.ends OR u.yields
+    ) d
+    WHERE b.ctid = d.place;
     IF n_charged > 0 THEN
-        WITH written AS (
-            INSERT INTO usage_events (user_id, event_type, quota_amount, job_id, period_start, windows, reserved_at, overage,
-                                      from_grants)
-            SELECT u.user_id, u.meter, u.charged, u.job_id, u.period_start, u.windows,
-                   CASE WHEN u.windows <> 0 THEN u.reserved_at END,
-                   -- Overage is charged last.
-                   least(greatest(u.charged - (u.reserved - u.overage), 0), u.overage),
-                   charged_to_grants(u.reserved, u.overage, u.from_grants, u.charged)
-            FROM unnest(s) u
-            WHERE u.charged > 0
-            -- A job is charged once.
-            ON CONFLICT (job_id) DO NOTHING
-            RETURNING job_id
-        )
-        SELECT array_agg(w.job_id) INTO charged_jobs FROM written w;
+        INSERT INTO usage_events (user_id, event_type, quota_amount, job_id, period_start, windows, reserved_at, overage,
+                                  from_grants)
+        SELECT u.user_id, u.meter, u.charged, u.job_id, u.period_start, u.windows,
+               CASE WHEN u.windows <> 0 THEN u.reserved_at END,
+               -- Overage is charged last.
+               least(greatest(u.charged - (u.reserved - u.overage), 0), u.overage),
+               charged_to_grants(u.reserved, u.overage, u.from_grants, u.charged)
+        FROM unnest(s) u
+        WHERE u.charged > 0;
     END IF;
-    IF coalesce(cardinality(charged_jobs), 0) < n_charged THEN
-        FOR i IN 1 .. cardinality(s) LOOP
-            IF s[i].charged > 0 AND coalesce(s[i].job_id <> ALL (charged_jobs), true) THEN
-                s[i].charged := 0;
-            END IF;
-        END LOOP;
-    END IF;
-    IF have_windows THEN
-        UPDATE quota_balances b
+    IF have_windows OR have_other_months THEN
+        UPDATE window_balances b
         SET reserved = b.reserved - d.reserved, used = b.used + d.charged, from_grants = b.from_grants - d.returned,
             changes = b.changes + 1
-        FROM settled_windows(s, NULL) d
-        WHERE b.ctid = d.place;
-    ELSE
-        UPDATE quota_balances b
-        SET reserved = b.reserved - d.reserved, used = b.used + d.charged, from_grants = b.from_grants - d.returned,
-            changes = b.changes + 1
-        FROM settled_windows(s, 0::smallint) d
+        FROM settled_windows(s) d
         WHERE b.ctid = d.place;
     END IF;
     IF have_draws THEN
         PERFORM settle_draws(array_agg(u.job_id),
                              array_agg(charged_to_grants(u.reserved, u.overage, u.from_grants, u.charged)))
         FROM unnest(s) u WHERE u.ends AND u.from_grants > 0;
-    END IF;
-    IF have_yields THEN
-        -- Rows are found one by one, and stay at their places (ctid), because they are locked. With outdated statistics, the
-        -- planner would join by reading a whole table.
-        UPDATE quota_reservations r
-        -- The job asks for a slot again shortly before it is due.
-        SET admitted_at = NULL, due_at = d.due_at
-        FROM (
-            SELECT u.due_at, (SELECT q.ctid FROM quota_reservations q WHERE q.job_id = u.job_id) AS place
-            FROM unnest(s) u WHERE u.yields
-        ) d
-        WHERE r.ctid = d.place;
     END IF;
 
     IF l_holders IS NOT NULL THEN
@@ -424,6 +441,6 @@ BEGIN
         FROM unnest(l_meters, l_lanes) AS u (meter, lane)
         JOIN weir_services v ON v.event_type = u.meter;
     END IF;
-    DELETE FROM quota_reservations r WHERE r.job_id = ANY (ARRAY(SELECT u.job_id FROM unnest(s) u WHERE u.ends));
+    PERFORM emit_job_ends(ARRAY(SELECT u.job_id FROM unnest(s) u WHERE u.ends));
 END
 $$;

@@ -49,13 +49,13 @@ BEGIN
     END IF;
     -- Also locks the job's row, so that it cannot be taken over until the commit. An unclaimed unique job with a key that
     -- does not count while it is pending cannot be parked.
-    SELECT r.job_id IS NOT NULL AS has_reservation, r.holder, coalesce(r.admitted_at IS NOT NULL, false) AS admitted,
-           coalesce(r.parked_at IS NOT NULL, false) AS parked,
-           CASE WHEN NOT EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = j.id) THEN s.reserved_amount END AS submitted
+    SELECT r.job_id IS NOT NULL AND r.ended_at IS NULL AS has_reservation, CASE WHEN r.ended_at IS NULL THEN r.holder END AS holder,
+           r.admitted_at IS NOT NULL AS admitted, r.parked_at IS NOT NULL AS parked,
+           CASE WHEN r.submitted_at IS NOT NULL AND NOT EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = j.id)
+                THEN r.reserved_amount END AS submitted
     INTO status
     FROM river_job j
-    LEFT JOIN quota_reservations r ON r.job_id = j.id
-    LEFT JOIN submissions s ON s.job_id = j.id
+    LEFT JOIN weir_jobs r ON r.job_id = j.id
     WHERE j.id = job
       AND CASE WHEN of_attempt IS NOT NULL THEN j.attempt = of_attempt AND j.state = 'running'
                ELSE j.state = 'available' AND may_be_pending(j.unique_key, j.unique_states) END
@@ -98,27 +98,23 @@ BEGIN
         SELECT coalesce(array_agg(b.id), '{}'), coalesce(array_agg(b.id) FILTER (WHERE NOT b.is_parked), '{}')
         INTO waiting, parks
         FROM (
-            SELECT j.id, EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id AND r.parked_at IS NOT NULL) AS is_parked
+            SELECT j.id, r.parked_at IS NOT NULL AS is_parked
             FROM river_job j
+            LEFT JOIN LATERAL (SELECT * FROM weir_jobs k WHERE k.job_id = j.id OFFSET 0) r ON true
             WHERE j.state = 'available' AND j.scheduled_at <= now() AND j.kind = ANY (kinds) AND j.id <> job
               AND j.args @> jsonb_build_object('user_id', backlog_user)
               AND may_be_pending(j.unique_key, j.unique_states)
-              AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id AND r.admitted_at IS NOT NULL)
-              AND (EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id)
-                   OR NOT EXISTS (SELECT 1 FROM submissions s WHERE s.job_id = j.id))
-              AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id AND r.event_type <> meter)
+              AND r.admitted_at IS NULL AND (r.ended_at IS NULL OR r.submitted_at IS NULL)
+              AND (r.ended_at IS NOT NULL OR coalesce(r.event_type = meter, true))
             LIMIT 1000
             FOR NO KEY UPDATE OF j SKIP LOCKED
         ) b;
         backlog := cardinality(parks);
     END IF;
 
-    -- A submission that is charged again gets the newly reserved amount.
-    UPDATE submissions s SET reserved_amount = amount
-    WHERE s.job_id = job AND NOT status.has_reservation AND status.submitted <> amount;
     -- An existing reservation keeps its amount and windows.
-    INSERT INTO quota_reservations AS r (job_id, holder, user_id, event_type, reserved_amount, period_start, expires_at,
-                                         windows, created_at, admitted_at, parked_at, from_grants, overage)
+    INSERT INTO weir_jobs AS r (job_id, holder, user_id, event_type, reserved_amount, period_start, expires_at,
+                                windows, reserved_at, admitted_at, parked_at, from_grants, overage)
     SELECT d.id, of_holder, of_user, meter, d.amount, a.starts[1], now() + t.reservation_ttl, coalesce(a.counted, 0), a.at,
            CASE WHEN d.has_slot THEN clock_timestamp() END, CASE WHEN NOT d.has_slot THEN clock_timestamp() END,
            d.drawn, d.overage
@@ -128,7 +124,15 @@ BEGIN
         SELECT p.id, 0, false, 0, 0 FROM unnest(parks) AS p (id)
     ) d
     CROSS JOIN weir_settings t
-    ON CONFLICT (job_id) DO UPDATE SET admitted_at = excluded.admitted_at, parked_at = excluded.parked_at, due_at = NULL;
+    ON CONFLICT (job_id) DO UPDATE
+    SET admitted_at = excluded.admitted_at, parked_at = excluded.parked_at, due_at = NULL, ended_at = NULL,
+        (reserved_amount, period_start, expires_at, windows, reserved_at, from_grants, overage) = (
+            SELECT r.reserved_amount, r.period_start, r.expires_at, r.windows, r.reserved_at, r.from_grants, r.overage
+            WHERE r.ended_at IS NULL
+            UNION ALL
+            SELECT excluded.reserved_amount, excluded.period_start, excluded.expires_at, excluded.windows,
+                   excluded.reserved_at, excluded.from_grants, excluded.overage
+            WHERE r.ended_at IS NOT NULL);
     IF amount > 0 THEN
         PERFORM reserve_in_windows(of_user, meter, amount, a.spans, a.starts, a.limits, a.ceilings, a.used_in);
     END IF;

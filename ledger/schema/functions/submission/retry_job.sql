@@ -12,10 +12,10 @@ SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-    s submissions;
+    s weir_jobs;
     ended river_job;
 BEGIN
-    SELECT * INTO s FROM submissions b WHERE b.job_id = job;
+    SELECT * INTO s FROM weir_jobs b WHERE b.job_id = job AND b.submitted_at IS NOT NULL;
     PERFORM FROM lock_accounts(ARRAY[s.holder], ARRAY[s.event_type], false);
     -- Ended by another client, and not settled yet.
     IF EXISTS (SELECT FROM quota_reservations r JOIN river_job j ON j.id = r.job_id
@@ -29,7 +29,7 @@ BEGIN
         RETURN;
     ELSIF (ended.state IN ('cancelled', 'discarded')) IS NOT TRUE
           OR EXISTS (SELECT FROM usage_events u WHERE u.job_id = job)
-          OR EXISTS (SELECT FROM quota_reservations r WHERE r.job_id = job) THEN
+          OR EXISTS (SELECT FROM weir_jobs r WHERE r.job_id = job AND r.ended_at IS NULL) THEN
         outcome := 'not_failed';
         RETURN NEXT;
         RETURN;
@@ -44,7 +44,7 @@ BEGIN
         'none', false) m;
     IF outcome IN ('admitted', 'parked') THEN
         job_id := job;
-        UPDATE submissions b SET deleted_at = NULL WHERE b.job_id = job;
+        UPDATE weir_jobs b SET deleted_at = NULL WHERE b.job_id = job;
         -- As River's JobRetry. A cancellation, an expiry and a reason were those of the earlier attempts.
         UPDATE river_job j
         SET state = 'available', finalized_at = NULL, scheduled_at = clock_timestamp(),

@@ -14,8 +14,8 @@
 --
 -- The accounts are written before river_job, because a trigger of another program there may submit jobs itself.
 -- Errors: 40001 when another transaction has just used one of several idempotency keys. P0001 when a plan has no limits for a meter.
--- Cost: for each account one lock and some eight look-ups; for each accepted job three inserts; one update an account and
--- a window.
+-- Cost: for each account one lock and some eight look-ups; for each accepted job two inserts; one update an account
+-- and a window other than the month.
 -- Callers: submit_group, check_submission, retry_job; ledger/src/reservation/transaction.rs.
 CREATE OR REPLACE FUNCTION submit_many(submissions submission[], locking text, all_or_none boolean)
 RETURNS TABLE (member int, outcome text, job_id bigint, queue text, created_at timestamptz, reserved bigint,
@@ -40,12 +40,14 @@ DECLARE
     places tid[];
     slots int[];
     parked_jobs int[];
+    months timestamptz[];
     has_grants boolean;
     are_locked boolean;
     accounts_exist boolean := false;
     accounts refcursor;
     -- The account.
     place tid;
+    month timestamptz;
     slots_in_use int;
     parked int;
     lane text;
@@ -98,6 +100,12 @@ DECLARE
     h_parked int[] := '{}';
     h_limits int[] := '{}';
     h_first bigint[] := '{}';
+    h_holders uuid[] := '{}';
+    h_meters text[] := '{}';
+    h_starts timestamptz[] := '{}';
+    h_amounts bigint[] := '{}';
+    h_accepted bigint[] := '{}';
+    opens_months boolean := false;
     -- The accounts that idle workers may be lent to.
     l_holders uuid[];
     l_meters text[];
@@ -113,8 +121,9 @@ BEGIN
         -- The order and the limit find the live version of a row (see ledger/schema/tables/holders.sql).
         IF locking = 'wait' THEN
             SELECT array_agg(w.holder), array_agg(w.meter), array_agg(w.user_id), array_agg(h.place),
-                   array_agg(h.slots_in_use), array_agg(h.parked), bool_or(h.has_grants), count(h.place) = count(*)
-            INTO of_holders, meters, users, places, slots, parked_jobs, has_grants, are_locked
+                   array_agg(h.slots_in_use), array_agg(h.parked), array_agg(h.period_start), bool_or(h.has_grants),
+                   count(h.place) = count(*)
+            INTO of_holders, meters, users, places, slots, parked_jobs, months, has_grants, are_locked
             FROM (SELECT DISTINCT s.holder, s.meter, s.user_id FROM unnest(submissions) s ORDER BY 1, 2) w
             LEFT JOIN LATERAL (
                 SELECT k.ctid AS place, k.* FROM holders k WHERE k.holder = w.holder AND k.event_type = w.meter
@@ -122,8 +131,9 @@ BEGIN
             ) h ON true;
         ELSIF locking = 'skip' THEN
             SELECT array_agg(w.holder), array_agg(w.meter), array_agg(w.user_id), array_agg(h.place),
-                   array_agg(h.slots_in_use), array_agg(h.parked), bool_or(h.has_grants), count(h.place) = count(*)
-            INTO of_holders, meters, users, places, slots, parked_jobs, has_grants, are_locked
+                   array_agg(h.slots_in_use), array_agg(h.parked), array_agg(h.period_start), bool_or(h.has_grants),
+                   count(h.place) = count(*)
+            INTO of_holders, meters, users, places, slots, parked_jobs, months, has_grants, are_locked
             FROM (SELECT DISTINCT s.holder, s.meter, s.user_id FROM unnest(submissions) s ORDER BY 1, 2) w
             LEFT JOIN LATERAL (
                 SELECT k.ctid AS place, k.* FROM holders k WHERE k.holder = w.holder AND k.event_type = w.meter
@@ -131,8 +141,9 @@ BEGIN
             ) h ON true;
         ELSE
             SELECT array_agg(w.holder), array_agg(w.meter), array_agg(w.user_id), array_agg(h.place),
-                   array_agg(h.slots_in_use), array_agg(h.parked), bool_or(h.has_grants), count(h.place) = count(*)
-            INTO of_holders, meters, users, places, slots, parked_jobs, has_grants, are_locked
+                   array_agg(h.slots_in_use), array_agg(h.parked), array_agg(h.period_start), bool_or(h.has_grants),
+                   count(h.place) = count(*)
+            INTO of_holders, meters, users, places, slots, parked_jobs, months, has_grants, are_locked
             FROM (SELECT DISTINCT s.holder, s.meter, s.user_id FROM unnest(submissions) s ORDER BY 1, 2) w
             LEFT JOIN LATERAL (
                 SELECT k.ctid AS place, k.* FROM holders k WHERE k.holder = w.holder AND k.event_type = w.meter
@@ -165,10 +176,10 @@ BEGIN
     at := clock_timestamp();
     IF has_grants OR EXISTS (SELECT FROM plan_limits l WHERE l.event_type = ANY (meters) AND l.counted <> 0) THEN
         OPEN accounts FOR
-            SELECT * FROM accounts_of(of_holders, meters, users, places, slots, parked_jobs, true, NULL, at);
+            SELECT * FROM accounts_of(of_holders, meters, users, places, slots, parked_jobs, months, true, NULL, at);
     ELSE
         OPEN accounts FOR
-            SELECT * FROM accounts_of(of_holders, meters, users, places, slots, parked_jobs, false, 0::smallint, at);
+            SELECT * FROM accounts_of(of_holders, meters, users, places, slots, parked_jobs, months, false, 0::smallint, at);
     END IF;
     FOR s IN
         SELECT u.ordinality::int AS member, u.holder, u.user_id, u.service, u.meter, u.amount, u.run_at,
@@ -178,7 +189,7 @@ BEGIN
                row_number() OVER account = 1 AS is_first, lead(u.ordinality) OVER account IS NULL AS is_last
         FROM unnest(submissions) WITH ORDINALITY u
         LEFT JOIN LATERAL (
-            SELECT o.request_hash, o.job_id, o.created_at > now() - key_lifetime() AS is_valid FROM submissions o
+            SELECT o.request_hash, o.job_id, o.submitted_at > now() - key_lifetime() AS is_valid FROM weir_jobs o
             WHERE o.holder = u.holder AND o.idempotency_key = u.idempotency_key
         ) o ON true
         LEFT JOIN LATERAL (
@@ -195,7 +206,7 @@ BEGIN
         ORDER BY u.holder, u.meter, u.ordinality
     LOOP
         IF s.is_first THEN
-            FETCH accounts INTO place, slots_in_use, parked, tier, lane, counted, spans, starts, ends, limits, ceilings,
+            FETCH accounts INTO place, slots_in_use, parked, month, tier, lane, counted, spans, starts, ends, limits, ceilings,
                                 used_in, reserved_in, from_grants, granted, room, capacity, plan_left, burst,
                                 max_waiting, scheduled, slot_limit;
             added := 0;
@@ -220,9 +231,9 @@ BEGIN
             twin := array_position(seen_keys, s.holder || '/' || s.idempotency_key);
             IF length(s.idempotency_key) = 256 THEN
                 -- The previous release did not pad an own key that is spelled like a key of a batch's job.
-                SELECT o.request_hash, o.job_id INTO s.earlier_hash, s.earlier_job FROM submissions o
+                SELECT o.request_hash, o.job_id INTO s.earlier_hash, s.earlier_job FROM weir_jobs o
                 WHERE o.holder = s.holder AND o.idempotency_key = rtrim(s.idempotency_key, '#')
-                  AND o.request_hash = s.request_hash AND o.created_at > now() - key_lifetime();
+                  AND o.request_hash = s.request_hash AND o.submitted_at > now() - key_lifetime();
             END IF;
             IF twin IS NOT NULL THEN
                 s.earlier_job := seen_jobs[twin];
@@ -311,8 +322,14 @@ BEGIN
         IF all_or_none AND outcome IN ('key_reused', 'over_quota', 'too_large', 'too_many_waiting') THEN
             RETURN;
         END IF;
-        IF s.is_last AND n_slots + n_parked > 0 THEN
+        IF s.is_last AND (n_slots + n_parked > 0 OR added > 0) THEN
             h_places := h_places || place;
+            h_holders := h_holders || s.holder;
+            h_meters := h_meters || s.meter::text;
+            h_starts := h_starts || CASE WHEN added > 0 THEN starts[1] END;
+            h_amounts := h_amounts || added;
+            h_accepted := h_accepted || coalesce(max_accepted(limits[1], ceilings[1]), 9223372036854775807);
+            opens_months := opens_months OR added > 0 AND month IS DISTINCT FROM starts[1];
             h_slots := h_slots || n_slots;
             h_parked := h_parked || n_parked;
             h_limits := h_limits || slot_limit::int;
@@ -323,7 +340,7 @@ BEGIN
             l_meters := l_meters || s.meter;
         END IF;
         IF s.is_last AND added > 0 THEN
-            FOR i IN 1 .. cardinality(spans) LOOP
+            FOR i IN 2 .. cardinality(spans) LOOP
                 w_users := w_users || s.holder;
                 w_meters := w_meters || s.meter;
                 w_spans := w_spans || spans[i];
@@ -340,18 +357,27 @@ BEGIN
     END IF;
 
     IF has_old_keys THEN
-        UPDATE submissions o SET idempotency_key = NULL
+        UPDATE weir_jobs o SET idempotency_key = NULL
         FROM unnest(submissions) u
-        WHERE o.holder = u.holder AND o.idempotency_key = u.idempotency_key AND o.created_at <= now() - key_lifetime();
+        WHERE o.holder = u.holder AND o.idempotency_key = u.idempotency_key AND o.submitted_at <= now() - key_lifetime();
     END IF;
     -- A folded submission with a key has a row for a moment. Another transaction with the key waits for the end of this one.
     WITH new_rows AS (
-        INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount, idempotency_key, request_hash)
+        INSERT INTO weir_jobs (job_id, holder, user_id, event_type, reserved_amount, idempotency_key, request_hash,
+                               submitted_at, expires_at, period_start, windows, reserved_at, admitted_at, parked_at,
+                               due_at, from_grants, overage, start_by)
         SELECT coalesce(u.id, nextval('river_job_id_seq')), u.holder, u.user_id, u.meter, coalesce(u.reserved, 0),
-               u.idempotency_key, u.request_hash
-        FROM unnest(submissions, ids, amounts, folds)
+               u.idempotency_key, u.request_hash, now(), now() + t.reservation_ttl, u.period, coalesce(u.windows, 0),
+               coalesce(u.at, now()),
+               CASE WHEN u.outcome = 'admitted' THEN clock_timestamp() END,
+               CASE WHEN u.outcome = 'parked' THEN clock_timestamp() END,
+               u.run_at, coalesce(u.draw, 0), coalesce(u.overage, 0),
+               coalesce(u.run_at, now()) + make_interval(secs => (u.metadata ->> 'weir:expires_in')::float8)
+        FROM unnest(submissions, ids, amounts, folds, periods, windows, moments, outcomes, draws, overages)
             AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
-                  idempotency_key, request_hash, unique_key, tags, id, reserved, fold)
+                  idempotency_key, request_hash, unique_key, tags, id, reserved, fold, period, windows, at, outcome, draw,
+                  overage)
+        CROSS JOIN weir_settings t
         WHERE u.id IS NOT NULL OR u.fold IS NOT NULL AND u.idempotency_key IS NOT NULL
         ON CONFLICT (holder, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
         RETURNING job_id
@@ -361,7 +387,7 @@ BEGIN
     FROM new_rows w;
     is_late := written < accepted + n_folds;
     IF n_folds > 0 AND NOT is_late THEN
-        DELETE FROM submissions o WHERE o.job_id = ANY (momentary);
+        DELETE FROM weir_jobs o WHERE o.job_id = ANY (momentary);
         INSERT INTO folded_submissions AS f (holder, idempotency_key, request_hash, job_id)
         SELECT u.holder, u.idempotency_key, u.request_hash, u.fold
         FROM unnest(submissions, folds)
@@ -385,7 +411,7 @@ BEGIN
     IF is_late THEN
         -- The other transaction held the lock of another of the holder's meters, so it ran at the same time.
         IF n = 1 AND locking = 'wait' THEN
-            DELETE FROM submissions o WHERE o.job_id = ids[1];
+            DELETE FROM weir_jobs o WHERE o.job_id = ids[1];
             RETURN QUERY SELECT * FROM submit_many(submissions, locking, all_or_none);
             RETURN;
         END IF;
@@ -395,26 +421,29 @@ BEGIN
     IF accepted = 0 THEN
         RETURN;
     END IF;
-    INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id, expires_at, holder, period_start,
-                                    windows, created_at, admitted_at, parked_at, due_at, from_grants, overage, start_by)
-    SELECT u.user_id, u.meter, u.reserved, u.id, now() + t.reservation_ttl, u.holder, u.period, u.windows, u.at,
-           CASE WHEN u.outcome = 'admitted' THEN clock_timestamp() END,
-           CASE WHEN u.outcome = 'parked' THEN clock_timestamp() END,
-           u.run_at, u.draw, u.overage,
-           coalesce(u.run_at, now()) + make_interval(secs => (u.metadata ->> 'weir:expires_in')::float8)
-    FROM unnest(submissions, ids, amounts, periods, windows, moments, outcomes, draws, overages)
-        AS u (holder, user_id, subject, service, meter, kind, max_attempts, args, metadata, priority, amount, run_at,
-              idempotency_key, request_hash, unique_key, tags, id, reserved, period, windows, at, outcome, draw, overage)
-    CROSS JOIN weir_settings t
-    WHERE u.id IS NOT NULL;
+    IF opens_months THEN
+        PERFORM open_months(array_agg(w.holder), array_agg(w.meter), array_agg(w.start))
+        FROM unnest(h_holders, h_meters, h_starts) AS w (holder, meter, start)
+        WHERE w.start IS NOT NULL;
+        SELECT array_agg((SELECT k.ctid FROM holders k WHERE k.holder = w.holder AND k.event_type = w.meter
+                          ORDER BY k.generation DESC LIMIT 1) ORDER BY w.n)
+        INTO h_places
+        FROM unnest(h_holders, h_meters) WITH ORDINALITY AS w (holder, meter, n);
+    END IF;
     IF cardinality(h_places) > 0 THEN
         UPDATE holders h
         SET slots_in_use = h.slots_in_use + d.slots,
             parked = h.parked + d.parked,
             granted_slots = CASE WHEN d.slots > 0 THEN d.slot_limit ELSE h.granted_slots END,
             parked_from = least(h.parked_from, d.first_parked),
+            reserved = h.reserved + d.amount,
+            granted_limit = CASE WHEN d.amount > 0
+                                 -- Usage above a limit that was lowered later stays allowed.
+                                 THEN greatest(d.accepted, h.used + h.reserved - h.from_grants)
+                                 ELSE h.granted_limit END,
             changes = h.changes + 1
-        FROM unnest(h_places, h_slots, h_parked, h_limits, h_first) AS d (place, slots, parked, slot_limit, first_parked)
+        FROM unnest(h_places, h_slots, h_parked, h_limits, h_first, h_amounts, h_accepted)
+            AS d (place, slots, parked, slot_limit, first_parked, amount, accepted)
         -- The row stays at its place, because it is locked.
         WHERE h.ctid = d.place;
     END IF;
@@ -423,15 +452,14 @@ BEGIN
         ON CONFLICT DO NOTHING;
     END IF;
     IF cardinality(w_users) > 0 THEN
-        UPDATE quota_balances b
+        UPDATE window_balances b
         SET reserved = b.reserved + d.amount,
-            -- Usage above a limit that was lowered later stays allowed.
             granted_limit = greatest(d.accepted, b.used + b.reserved - b.from_grants),
             changes = b.changes + 1
         FROM (
             SELECT u.amount, u.accepted,
                    -- A text has the meter's collation here, which the index does not have for spans.
-                   (SELECT k.ctid FROM quota_balances k
+                   (SELECT k.ctid FROM window_balances k
                     WHERE k.user_id = u.holder AND k.event_type = u.meter AND k.span = u.span COLLATE "default"
                       AND k.period_start = u.start
                     ORDER BY k.generation DESC LIMIT 1) AS place
@@ -441,7 +469,7 @@ BEGIN
         WHERE b.ctid = d.place;
         GET DIAGNOSTICS written = ROW_COUNT;
         IF written < cardinality(w_users) THEN
-            INSERT INTO quota_balances (user_id, event_type, span, period_start, used, reserved, granted_limit)
+            INSERT INTO window_balances (user_id, event_type, span, period_start, used, reserved, granted_limit)
             SELECT * FROM unnest(w_users, w_meters, w_spans, w_starts, w_used, w_amounts, w_accepted)
             ON CONFLICT DO NOTHING;
         END IF;

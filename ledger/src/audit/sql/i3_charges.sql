@@ -10,10 +10,10 @@ FROM (
            (SELECT count(*) FROM usage_events u WHERE u.job_id = j.id) AS times,
            (SELECT coalesce(sum(u.quota_amount), 0) FROM usage_events u WHERE u.job_id = j.id) AS charged,
            CASE WHEN j.state = 'completed' THEN charge_of(s.reserved_amount, used_of(j.metadata)) ELSE 0 END AS due
-    FROM submissions s
+    FROM weir_jobs s
     JOIN river_job j ON j.id = s.job_id
     WHERE EXISTS (SELECT 1 FROM users u WHERE u.id = s.user_id) AND j.finalized_at <= now() - make_interval(secs => $2)
-      AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = s.job_id)
+      AND s.submitted_at IS NOT NULL AND s.ended_at IS NOT NULL
 ) f
 WHERE f.charged <> f.due AND NOT f.ran_again OR f.times > 1
 LIMIT $1

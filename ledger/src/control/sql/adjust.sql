@@ -9,8 +9,16 @@ WITH period AS (
     SELECT $1, $2, $3, p.start, $4, $5, $6 FROM period p
     RETURNING id
 ), counted AS (
-    INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, used, granted_limit)
+    UPDATE holders h
+    SET used = h.used + $3, from_grants = h.from_grants + $5, changes = h.changes + 1,
+        granted_limit = greatest(h.granted_limit, h.used + $3 + h.reserved - h.from_grants - $5)
+    FROM period p
+    WHERE h.holder = $1 AND h.event_type = $2 AND h.period_start = p.start
+    RETURNING 1
+), otherwise AS (
+    INSERT INTO window_balances AS b (user_id, event_type, span, period_start, used, granted_limit)
     SELECT $1, $2, 'month', p.start, greatest($3, 0), greatest($3, 0) FROM period p
+    WHERE NOT EXISTS (SELECT FROM counted)
     ON CONFLICT (user_id, event_type, span, period_start) DO UPDATE
         SET used = b.used + $3, from_grants = b.from_grants + $5,
             granted_limit = greatest(b.granted_limit, b.used + $3 + b.reserved - b.from_grants - $5)

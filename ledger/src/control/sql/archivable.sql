@@ -1,13 +1,22 @@
 -- At most a thousand users and meters with a billing period that ended by a time, in order. `events` counts the events
 -- that may be archived, up to a limit.
 -- Parameters: $1 the time, $2 and $3 the user and the meter after which to continue, $4 the limit, $5 the reason that
--- marks sums. A range of the primary key, and of an index for each row.
+-- marks sums. Ranges of primary keys, and of an index for each row.
 SELECT a.user_id, a.event_type, n.events
 FROM (
-    SELECT DISTINCT user_id, event_type
-    FROM quota_balances
-    WHERE (user_id, event_type::text) > ($2, $3) AND user_id >= $2
-      AND span = 'month' AND period_start + interval '1 month' <= $1
+    (SELECT DISTINCT user_id, event_type
+     FROM window_balances
+     WHERE (user_id, event_type::text) > ($2, $3) AND user_id >= $2
+       AND span = 'month' AND period_start + interval '1 month' <= $1
+     ORDER BY user_id, event_type
+     LIMIT 1000)
+    UNION
+    (SELECT user_id, event_type
+     FROM holders
+     WHERE (holder, event_type::text) > ($2, $3) AND holder >= $2 AND user_id IS NOT NULL
+       AND period_start + interval '1 month' <= $1
+     ORDER BY holder, event_type
+     LIMIT 1000)
     ORDER BY user_id, event_type
     LIMIT 1000
 ) a

@@ -28,10 +28,10 @@ WITH moved AS (
             ORDER BY k.created_at
             OFFSET 0
         ) e
-        WHERE NOT EXISTS (SELECT 1 FROM submissions s WHERE s.job_id = e.job_id OFFSET 0)
+        WHERE NOT EXISTS (SELECT 1 FROM weir_jobs s WHERE s.job_id = e.job_id OFFSET 0)
           AND NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = e.job_id OFFSET 0)
           AND NOT (e.windows <> 0 AND EXISTS (
-              SELECT 1 FROM quota_balances b
+              SELECT 1 FROM window_balances b
               WHERE b.user_id = e.user_id AND b.event_type = e.event_type AND b.span <> 'month'
                 AND b.period_start = date_trunc(b.span, coalesce(e.reserved_at, e.created_at), 'UTC')
               OFFSET 0))

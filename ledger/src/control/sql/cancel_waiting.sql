@@ -2,14 +2,7 @@
 -- Parameters: $1 user, $2 the last job of the previous slice, $3 the size of a slice. `last` is null after the last
 -- slice. Skips locked jobs, which are being ended or claimed.
 WITH slice AS MATERIALIZED (
-    SELECT job_id FROM (
-        (SELECT s.job_id FROM submissions s WHERE s.holder = $1 AND s.job_id > $2 ORDER BY s.job_id LIMIT $3)
-        UNION
-        -- Jobs that other clients inserted have no submission.
-        (SELECT r.job_id FROM quota_reservations r
-         WHERE r.holder = $1 AND r.job_id > $2 ORDER BY r.job_id LIMIT $3)
-    ) candidates
-    ORDER BY job_id LIMIT $3
+    SELECT s.job_id FROM weir_jobs s WHERE s.holder = $1 AND s.job_id > $2 ORDER BY s.job_id LIMIT $3
 ), free AS (
     SELECT j.id
     FROM slice s

@@ -2,9 +2,9 @@
 -- Charges lose their job id, because it leads to the job's arguments in backups.
 -- Parameters: $1 user, $2 anonymous id.
 WITH own AS MATERIALIZED (
-    SELECT job_id AS id FROM submissions WHERE holder = $1
+    SELECT job_id AS id FROM weir_jobs WHERE holder = $1
     UNION
-    -- Jobs that other clients inserted have no submission. Jobs of other kinds belong to another program.
+    -- Jobs that other clients inserted may have no row yet. Jobs of other kinds belong to another program.
     SELECT j.id FROM river_job j
     WHERE j.args @> jsonb_build_object('user_id', coalesce((SELECT subject FROM users WHERE id = $1), $1::text))
       AND j.kind IN (SELECT kind FROM weir_services)
@@ -17,7 +17,7 @@ WITH own AS MATERIALIZED (
     DELETE FROM river_job j USING own WHERE j.id = own.id AND j.finalized_at IS NOT NULL
     RETURNING j.id
 ), submitted AS (
-    DELETE FROM submissions WHERE holder = $1
+    DELETE FROM weir_jobs WHERE holder = $1
 ), folded AS (
     DELETE FROM folded_submissions WHERE holder = $1
 ), billed AS (
@@ -25,7 +25,7 @@ WITH own AS MATERIALIZED (
     WHERE user_id = $1
     RETURNING id
 ), balances AS (
-    UPDATE quota_balances SET user_id = $2 WHERE user_id = $1
+    UPDATE window_balances SET user_id = $2 WHERE user_id = $1
 ), granted AS (
     UPDATE grants SET user_id = $2, reason = 'the account was deleted' WHERE user_id = $1
 ), limits AS (

@@ -1,6 +1,6 @@
 -- Marks the imported usage and reservations as accepted, in the windows that they count in: the product may have accepted
 -- more than the plan allows.
-UPDATE quota_balances b
+UPDATE window_balances b
 SET granted_limit = b.used + b.reserved - b.from_grants
 FROM (
     SELECT k.user_id, k.event_type, w.span, w.period_start

@@ -31,7 +31,7 @@ WHERE u.id = e.user_id AND NOT u.is_deleted AND NOT EXISTS (SELECT 1 FROM usage_
 -- A reservation of an ended or deleted job is over.
 UPDATE pg_temp.import_reservations r
 SET is_open = true,
-    is_new = NOT EXISTS (SELECT 1 FROM submissions s WHERE s.job_id = j.id)
+    is_new = NOT EXISTS (SELECT 1 FROM weir_jobs s WHERE s.job_id = j.id AND s.submitted_at IS NOT NULL)
              AND NOT EXISTS (SELECT 1 FROM pg_temp.import_users u WHERE u.id = r.user_id AND u.is_deleted)
 FROM river_job j
 WHERE j.id = r.job_id AND j.finalized_at IS NULL;

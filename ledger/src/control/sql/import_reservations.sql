@@ -17,17 +17,14 @@ WITH wanted AS MATERIALIZED (
         FOR NO KEY UPDATE
     ) job
     WHERE r.is_new
-), submitted AS (
-    INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount, created_at)
-    SELECT w.job_id, w.holder, w.holder, w.event_type, w.amount, w.created_at FROM wanted w ORDER BY w.job_id
 )
-INSERT INTO quota_reservations
-    (job_id, holder, user_id, event_type, reserved_amount, created_at, period_start, windows, expires_at, admitted_at)
-SELECT w.job_id, w.holder, w.holder, w.event_type, w.amount, w.created_at, w.period_start, w.windows,
-       now() + t.reservation_ttl, NULL
+INSERT INTO weir_jobs
+    (job_id, holder, user_id, event_type, reserved_amount, submitted_at, reserved_at, period_start, windows, expires_at)
+SELECT w.job_id, w.holder, w.holder, w.event_type, w.amount, w.created_at, w.created_at, w.period_start, w.windows,
+       now() + t.reservation_ttl
 FROM wanted w
 CROSS JOIN weir_settings t
 ORDER BY w.holder, w.job_id
 ON CONFLICT (job_id) DO UPDATE
-    SET reserved_amount = excluded.reserved_amount, created_at = excluded.created_at,
+    SET reserved_amount = excluded.reserved_amount, submitted_at = excluded.submitted_at, reserved_at = excluded.reserved_at,
         period_start = excluded.period_start, windows = excluded.windows

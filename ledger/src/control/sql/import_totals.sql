@@ -21,13 +21,13 @@ SELECT * FROM (
     UNION ALL
     SELECT 5, 'waiting jobs of ' || r.event_type, count(*), count(s.job_id)
     FROM pg_temp.import_reservations r
-    LEFT JOIN submissions s ON s.job_id = r.job_id
+    LEFT JOIN weir_jobs s ON s.job_id = r.job_id
     WHERE r.is_open
     GROUP BY r.event_type
     UNION ALL
     SELECT 6, 'reserved of ' || r.event_type, coalesce(sum(r.reserved_amount), 0)::bigint, coalesce(sum(s.reserved_amount), 0)::bigint
     FROM pg_temp.import_reservations r
-    LEFT JOIN submissions s ON s.job_id = r.job_id
+    LEFT JOIN weir_jobs s ON s.job_id = r.job_id
     WHERE r.is_open
     GROUP BY r.event_type
 ) sums

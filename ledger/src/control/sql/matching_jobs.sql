@@ -7,8 +7,7 @@ SELECT j.id
 FROM river_job j
 WHERE j.id > $1 AND j.state::text = ANY ($2::text[]) AND j.kind <> 'weir:webhook'
   AND ($3::text[] IS NULL OR j.kind = ANY ($3))
-  AND ($4::uuid IS NULL OR EXISTS (SELECT FROM submissions s WHERE s.job_id = j.id AND s.holder = $4)
-       OR EXISTS (SELECT FROM quota_reservations r WHERE r.job_id = j.id AND r.holder = $4))
+  AND ($4::uuid IS NULL OR EXISTS (SELECT FROM weir_jobs s WHERE s.job_id = j.id AND s.holder = $4))
   AND ($5::text IS NULL OR position(lower($5) IN lower(error_of(j.metadata, j.errors))) > 0)
   AND ($8::text IS NULL
        OR left(rtrim(split_part(ltrim(coalesce(error_of(j.metadata, j.errors), ''), E' \r\n'), E'\n', 1), E'\r'),

@@ -15,8 +15,7 @@ WITH waiting AS MATERIALIZED (
     WHERE j.finalized_at IS NULL
       AND (j.kind = 'weir:webhook'
            OR j.state = 'running' AND j.attempted_by[array_upper(j.attempted_by, 1)] IN (SELECT p.client_id FROM processes p)
-           OR j.state = 'pending' AND (EXISTS (SELECT FROM submissions s WHERE s.job_id = j.id)
-                                       OR EXISTS (SELECT FROM quota_reservations r WHERE r.job_id = j.id)
+           OR j.state = 'pending' AND (EXISTS (SELECT FROM weir_jobs s WHERE s.job_id = j.id)
                                        OR EXISTS (SELECT FROM outstanding_attempts o WHERE o.job_id = j.id)))
 ), changed AS (
     UPDATE river_job j

@@ -7,7 +7,7 @@ SELECT j.id, j.kind,
        j.attempt, j.max_attempts, j.created_at, s.holder, u.subject,
        left(split_part(ltrim(error_of(j.metadata, j.errors), E' \n'), E'\n', 1), 200) AS error
 FROM river_job j
-LEFT JOIN submissions s ON s.job_id = j.id
+LEFT JOIN weir_jobs s ON s.job_id = j.id
 LEFT JOIN users u ON u.id = s.user_id
 WHERE j.id < $1 AND j.state::text = ANY ($2::text[]) AND j.kind <> 'weir:webhook'
   AND ($3::text[] IS NULL OR j.kind = ANY ($3))

@@ -11,10 +11,10 @@ SELECT j.kind,
        to_jsonb(j.errors[greatest(1, coalesce(array_upper(j.errors, 1), 0) - 19):]) AS errors,
        j.args, j.metadata - 'output' AS metadata,
        s.holder, s.user_id, (SELECT k.subject FROM users k WHERE k.id = s.user_id) AS subject,
-       r.reserved_amount, r.admitted_at, r.parked_at, r.expires_at,
+       CASE WHEN s.ended_at IS NULL THEN s.reserved_amount END AS reserved_amount, s.admitted_at, s.parked_at,
+       CASE WHEN s.ended_at IS NULL THEN s.expires_at END AS expires_at,
        u.quota_amount AS charged
 FROM river_job j
-LEFT JOIN submissions s ON s.job_id = j.id
-LEFT JOIN quota_reservations r ON r.job_id = j.id
+LEFT JOIN weir_jobs s ON s.job_id = j.id
 LEFT JOIN usage_events u ON u.job_id = j.id
 WHERE j.id = $1

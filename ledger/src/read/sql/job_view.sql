@@ -2,15 +2,15 @@
 SELECT s.job_id AS id, j.kind, j.state, j.queue, j.attempt, j.max_attempts, j.created_at, j.attempted_at, j.finalized_at,
        j.later, j.error,
        $output AS output,
-       r.parked_at IS NOT NULL AS parked,
-       CASE WHEN (r.progress ->> 'attempt')::int = j.attempt AND j.state = 'running'
-            THEN r.progress - 'attempt' END AS progress,
-       j.lent, r.start_by AS expires_at,
-       coalesce(r.reserved_amount, 0) AS reserved, r.job_id IS NULL AS settled,
+       s.parked_at IS NOT NULL AS parked,
+       CASE WHEN (s.progress ->> 'attempt')::int = j.attempt AND j.state = 'running'
+            THEN s.progress - 'attempt' END AS progress,
+       j.lent, s.start_by AS expires_at,
+       CASE WHEN s.ended_at IS NULL THEN s.reserved_amount ELSE 0 END AS reserved, s.ended_at IS NOT NULL AS settled,
        coalesce(u.quota_amount, 0) AS charged,
        (SELECT t.tier FROM tier_of(s.user_id, now()) t) AS tier
-FROM submissions s
-CROSS JOIN LATERAL (
+FROM weir_jobs s
+JOIN LATERAL (
     SELECT j.kind,
            -- An attempt with an outstanding answer.
            CASE WHEN j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_answers(j.id, j.attempt, j.attempted_by))
@@ -27,6 +27,5 @@ CROSS JOIN LATERAL (
     SELECT f.kind, f.state, f.queue, f.attempt, f.max_attempts, f.created_at, f.attempted_at, f.finalized_at, false, false, f.error
     FROM finished_jobs f
     WHERE f.job_id = s.job_id AND NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = s.job_id)
-) j
-LEFT JOIN quota_reservations r ON r.job_id = s.job_id
+) j ON s.submitted_at IS NOT NULL
 LEFT JOIN usage_events u ON u.job_id = s.job_id

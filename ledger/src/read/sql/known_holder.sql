@@ -2,4 +2,4 @@
 SELECT EXISTS (SELECT 1 FROM users WHERE id = $1) AS is_user,
        (SELECT subject FROM users WHERE id = $1) AS subject,
        EXISTS (SELECT 1 FROM holders WHERE holder = $1)
-       OR EXISTS (SELECT 1 FROM submissions WHERE holder = $1) AS is_holder
+       OR EXISTS (SELECT 1 FROM weir_jobs WHERE holder = $1) AS is_holder

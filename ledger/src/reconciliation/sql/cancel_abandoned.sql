@@ -1,20 +1,15 @@
 -- Handles submitted jobs without a reservation, which would never start. Cancels them if the user was deleted. Makes
--- other pending ones available, so that they reserve again. Reads a slice of the submissions and looks up their
--- reservations by key. Most have one, and cost nothing more.
+-- other pending ones available, so that they reserve again. Reads a slice of the submissions. Most
+-- have a reservation or have ended, and cost little more.
 -- Parameters: $1 the last job of the previous slice, $2 the size of a slice. `last` is null after the last slice,
 -- `done` is the number of cancelled jobs.
 WITH slice AS MATERIALIZED (
-    SELECT b.job_id, b.user_id IS NOT NULL AND u.found IS NULL AS is_gone
-    FROM (SELECT * FROM submissions WHERE job_id > $1 ORDER BY job_id LIMIT $2) b
+    SELECT b.job_id, b.ended_at, b.user_id IS NOT NULL AND u.found IS NULL AS is_gone
+    FROM (SELECT * FROM weir_jobs WHERE job_id > $1 AND submitted_at IS NOT NULL ORDER BY job_id LIMIT $2) b
     LEFT JOIN LATERAL (SELECT 1 AS found FROM users k WHERE k.id = b.user_id OFFSET 0) u ON true
-), unreserved AS MATERIALIZED (
-    SELECT s.job_id, s.is_gone
-    FROM slice s
-    LEFT JOIN LATERAL (SELECT 1 AS found FROM quota_reservations r WHERE r.job_id = s.job_id OFFSET 0) r ON true
-    WHERE r.found IS NULL
 ), free AS (
     SELECT j.id, s.is_gone
-    FROM unreserved s
+    FROM slice s
     CROSS JOIN LATERAL (
         SELECT k.id FROM river_job k
         WHERE k.id = s.job_id
@@ -25,6 +20,7 @@ WITH slice AS MATERIALIZED (
               END IS TRUE
         OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED
     ) j
+    WHERE s.ended_at IS NOT NULL
 ), woken AS (
     UPDATE river_job j
     SET state = CASE WHEN f.is_gone THEN 'cancelled' ELSE 'available' END::river_job_state,

@@ -1,4 +1,4 @@
--- Deletes client addresses that hold nothing and have no submission left, from a slice of all addresses. Users are not
+-- Deletes client addresses that hold nothing and have no job left, from a slice of all addresses. Users are not
 -- read: while a session holds an old snapshot, each of them has very many versions.
 -- Parameters: $1 and $2 the last holder and meter of the previous slice, $3 the size of a slice. `last` and
 -- `last_event_type` are null after the last slice, `done` is the number of deleted holders.
@@ -13,8 +13,7 @@ WITH slice AS MATERIALIZED (
     FROM slice s
     JOIN holders h ON h.holder = s.holder AND h.event_type = s.event_type
     WHERE h.slots_in_use = 0 AND h.parked = 0
-      AND NOT EXISTS (SELECT 1 FROM submissions b WHERE b.holder = h.holder)
-      AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.holder = h.holder)
+      AND NOT EXISTS (SELECT 1 FROM weir_jobs b WHERE b.holder = h.holder)
     ORDER BY 1, 2
     FOR UPDATE OF h SKIP LOCKED
 ), gone AS (

@@ -13,7 +13,7 @@ WITH slice AS MATERIALIZED (
     SELECT o.id, s.user_id, least(o.finalized_at + retention_of(p.retention_days), now() + interval '30 days') AS review_at
     FROM slice o
     CROSS JOIN LATERAL (
-        SELECT m.user_id FROM submissions m WHERE m.job_id = o.id AND m.user_id IS NOT NULL OFFSET 0
+        SELECT m.user_id FROM weir_jobs m WHERE m.job_id = o.id AND m.user_id IS NOT NULL AND m.submitted_at IS NOT NULL OFFSET 0
     ) s
     CROSS JOIN LATERAL (SELECT k.plan_id FROM subscription_of(s.user_id, now()) k OFFSET 0) k
     JOIN subscription_plans p ON p.id = k.plan_id

@@ -8,10 +8,8 @@
 -- - $4: how many jobs to read per queue. Jobs of unknown kinds and jobs without an owner stay where they are, and count
 --   only here.
 SELECT j.id AS job_id, j.kind, j.args ->> 'user_id' AS user_id,
-       r.parked_at IS NOT NULL OR r.job_id IS NULL AND s.job_id IS NOT NULL AS needs_late_admission,
-       coalesce(r.holder, s.holder) AS holder,
-       coalesce(r.event_type, s.event_type) AS event_type,
-       CASE WHEN r.job_id IS NULL THEN s.user_id ELSE r.user_id END AS account
+       r.parked_at IS NOT NULL OR r.ended_at IS NOT NULL AS needs_late_admission,
+       r.holder, r.event_type, r.user_id AS account
 FROM unnest($1::text[]) AS q (queue)
 CROSS JOIN LATERAL (
     SELECT n.id, n.kind, n.args
@@ -23,17 +21,16 @@ CROSS JOIN LATERAL (
         LIMIT $4
     ) n
     WHERE n.kind = ANY ($2) AND jsonb_typeof(n.args -> 'user_id') = 'string' AND n.args ->> 'user_id' <> ''
-       OR (SELECT true FROM quota_reservations r WHERE r.job_id = n.id)
-       OR (SELECT true FROM submissions s WHERE s.job_id = n.id)
+       OR (SELECT true FROM weir_jobs r WHERE r.job_id = n.id)
     ORDER BY n.priority, n.scheduled_at, n.id
     LIMIT $3
 ) j
-LEFT JOIN LATERAL (SELECT * FROM quota_reservations r WHERE r.job_id = j.id OFFSET 0) r ON true
-LEFT JOIN LATERAL (SELECT * FROM submissions s WHERE s.job_id = j.id OFFSET 0) s ON r.job_id IS NULL
-WHERE r.admitted_at IS NULL AND r.due_at IS NULL
-  AND CASE WHEN r.job_id IS NOT NULL THEN r.parked_at IS NOT NULL
-           -- A deleted user's job must not run.
-           WHEN s.job_id IS NOT NULL THEN s.user_id IS NULL OR EXISTS (SELECT 1 FROM users u WHERE u.id = s.user_id)
-           ELSE false END
-   OR r.admitted_at IS NULL AND r.due_at IS NULL AND r.parked_at IS NULL AND s.job_id IS NULL
+LEFT JOIN LATERAL (
+    -- A job of another client that has ended is unknown again.
+    SELECT * FROM weir_jobs r WHERE r.job_id = j.id AND (r.ended_at IS NULL OR r.submitted_at IS NOT NULL) OFFSET 0
+) r ON true
+WHERE r.parked_at IS NOT NULL
+   -- A deleted user's job must not run.
+   OR r.ended_at IS NOT NULL AND (r.user_id IS NULL OR EXISTS (SELECT 1 FROM users u WHERE u.id = r.user_id))
+   OR r.ended_at IS NULL AND r.admitted_at IS NULL AND r.due_at IS NULL AND r.parked_at IS NULL
       AND jsonb_typeof(j.args -> 'user_id') = 'string' AND j.args ->> 'user_id' <> ''

@@ -35,11 +35,11 @@ pub struct HolderView {
     /// Its id in the tables.
     holder: Uuid,
     /// The current plan.
-    plan: String,
+    pub(in crate::api) plan: String,
     /// The next plan, if a change is scheduled.
-    next_plan: Option<NextPlan>,
+    pub(in crate::api) next_plan: Option<NextPlan>,
     /// By the name of the meter.
-    meters: BTreeMap<String, MeterView>,
+    pub(in crate::api) meters: BTreeMap<String, MeterView>,
     /// The newest jobs, without their outputs.
     jobs: Vec<Job>,
     /// After a change of plan: whether it was applied.
@@ -71,40 +71,40 @@ pub(super) enum Changed {
 
 /// A scheduled change of plan.
 #[derive(Serialize, ToSchema)]
-pub(super) struct NextPlan {
-    plan: String,
+pub(in crate::api) struct NextPlan {
+    pub(in crate::api) plan: String,
     /// When it takes effect.
-    at: Timestamp,
+    pub(in crate::api) at: Timestamp,
 }
 
 /// A holder's usage of a meter.
 #[derive(Serialize, ToSchema)]
-pub(super) struct MeterView {
+pub(in crate::api) struct MeterView {
     /// The unit, in the plural.
     unit: String,
     /// The billing period, and the shorter windows that have a limit.
-    windows: Vec<WindowQuota>,
+    pub(in crate::api) windows: Vec<WindowQuota>,
     /// Amounts beyond the plan, in the order in which they are drawn on.
-    grants: Vec<GrantView>,
+    pub(in crate::api) grants: Vec<GrantView>,
     slots: SlotsView,
     /// Jobs that wait for a slot.
     parked: i64,
     /// The limits and slots that replace the plan's; null if there are none.
-    overrides: Option<OverrideView>,
+    pub(in crate::api) overrides: Option<OverrideView>,
 }
 
 /// An amount beyond the plan.
 #[derive(Serialize, ToSchema)]
-pub(super) struct GrantView {
+pub(in crate::api) struct GrantView {
     id: Uuid,
     meter: String,
     /// The amount granted.
-    amount: i64,
+    pub(in crate::api) amount: i64,
     /// The amount that is neither used nor reserved.
-    left: i64,
+    pub(in crate::api) left: i64,
     /// When it expires; null is never.
-    expires_at: Option<Timestamp>,
-    reason: String,
+    pub(in crate::api) expires_at: Option<Timestamp>,
+    pub(in crate::api) reason: String,
 }
 
 /// The answer to a request to lower a grant.
@@ -153,16 +153,16 @@ pub(super) struct SlotsView {
 
 /// Limits and slots of one holder.
 #[derive(Serialize, ToSchema)]
-pub(super) struct OverrideView {
+pub(in crate::api) struct OverrideView {
     /// By window (`month`, `day`, `hour`, `minute`). Null is unlimited. An absent window has the plan's limit.
     #[schema(value_type = BTreeMap<String, Option<i64>>)]
-    limits: BTreeMap<weir_policy::span::Span, Option<i64>>,
+    pub(in crate::api) limits: BTreeMap<weir_policy::span::Span, Option<i64>>,
     /// The number of slots; null is the plan's.
-    slots: Option<u32>,
+    pub(in crate::api) slots: Option<u32>,
     /// The number of jobs at once on workers that would be idle; null is the plan's.
-    burst: Option<u32>,
+    pub(in crate::api) burst: Option<u32>,
     /// When it expires.
-    expires_at: Option<Timestamp>,
+    pub(in crate::api) expires_at: Option<Timestamp>,
 }
 
 /// Shows a holder with its plan, quota and newest jobs.

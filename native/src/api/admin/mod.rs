@@ -18,6 +18,7 @@ use utoipa_axum::routes;
 
 use super::state::Api;
 
+pub(super) use holder::MeterView;
 pub use holder::{HolderView, holder_view};
 pub use usage_events::CloudEvent;
 

@@ -1,4 +1,4 @@
-//! One holder: the plan, the quota, the slots, and the newest jobs.
+//! One holder: the plan, the quota, the slots, the overrides and grants, and the newest jobs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use jiff::Timestamp;
 use maud::{Markup, html};
 use tokio_postgres::Client;
 use uuid::Uuid;
-use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
 use weir_ledger::meter::Meter;
 use weir_ledger::read::holders::{self, HolderSlots};
 use weir_ledger::read::usage::{Usage, usage};
 
-use super::super::job::Job;
+use super::super::job::{Job, words};
 use super::super::jobs;
 use super::super::state::Api;
 use super::page::{self, ConsoleError, Entry};
+use super::user;
 use crate::status::{duration, number};
 
 /// The maximum number of its jobs to show.
@@ -33,9 +33,11 @@ struct Seen {
     subject: Option<String>,
     /// The slots in use and the parked jobs, by meter.
     slots: Vec<HolderSlots>,
+    /// The overrides and grants, if it is a user.
+    controls: Option<user::Controls>,
 }
 
-async fn see(client: &Client, id: Uuid) -> Result<Option<Seen>, DatabaseError> {
+async fn see(client: &Client, api: &Api, id: Uuid) -> Result<Option<Seen>, ConsoleError> {
     let known = holders::known(client, id).await?;
     if !known.is_user && !known.is_holder {
         return Ok(None);
@@ -48,6 +50,10 @@ async fn see(client: &Client, id: Uuid) -> Result<Option<Seen>, DatabaseError> {
         usage,
         subject: known.subject,
         slots: holders::slots(client, id).await?,
+        controls: match known.is_user {
+            true => Some(user::read(client, api, id).await?),
+            false => None,
+        },
     }))
 }
 
@@ -59,11 +65,12 @@ pub(super) async fn show(
     let Ok(Path(id)) = id else {
         return Err(missing());
     };
-    let seen = api.pool.with(async |client| see(client, id).await).await?;
+    let seen = api.pool.with(async |client| see(client, &api, id).await).await?;
     let Some(Seen {
         usage,
         subject,
         slots,
+        controls,
     }) = seen
     else {
         return Err(missing());
@@ -76,6 +83,7 @@ pub(super) async fn show(
     let body = html! {
         (plan(usage.as_ref(), subject.is_some().then_some(id)))
         (shares(usage.as_ref(), &slots))
+        @if let Some(controls) = &controls { (user::section(id, controls)) }
         @if jobs.is_empty() { p { "No jobs. River deletes finished jobs after a while." } }
         @else { (list(&jobs)) }
     };
@@ -166,7 +174,7 @@ fn list(jobs: &[Job]) -> Markup {
             tr {
                 th scope="row" { (page::job_link(job.id)) }
                 td { (job.service) }
-                td { (page::state(job.status, job.waiting_for)) }
+                td { (words(job.status, job.waiting_for)) }
                 td { (page::time(job.created_at)) }
                 td { (between(job.created_at, job.started_at.or(job.finished_at).unwrap_or(now))) }
                 td {

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::Html;
-use jiff::Timestamp;
 use maud::{Markup, html};
-use serde_json::Value;
+use weir_ledger::raw_json::RawJson;
 
+use super::super::job::Status;
+use super::super::job_report::{AttemptReport, JobReport, job_report};
 use super::super::state::Api;
 use super::page::{self, ConsoleError, Entry};
-use weir_ledger::raw_json::RawJson;
-use weir_ledger::read::console::{self, JobDetails};
+use crate::status::duration;
 
-/// The maximum number of characters of arguments, metadata and each error.
+/// The maximum number of characters of arguments, metadata, output and each error.
 const MAX_TEXT: usize = 4000;
 
 pub(super) fn missing() -> ConsoleError {
@@ -28,42 +28,47 @@ pub(super) async fn show(
     let Ok(Path(id)) = id else {
         return Err(missing());
     };
-    let job = console::job(&api.pool, id).await?.ok_or_else(missing)?;
+    let job = api
+        .pool
+        .with(async |client| job_report(client, &api.settings, id).await)
+        .await?
+        .ok_or_else(missing)?;
+    let ended = job.finished_at.is_some();
     let body = html! {
         (facts(&job))
-        @if job.finalized_at.is_none() { (page::cancel(id)) }
-        @if job.finalized_at.is_some() && job.charged.is_none() && job.holder.is_some() { (page::retry(id)) }
-        (errors(&job))
+        @if !ended { (page::cancel(id)) }
+        @if ended && job.charged.is_none() && job.holder.is_some() { (page::retry(id)) }
+        @if !job.attempts.is_empty() { (attempts(&job)) }
+        @if let Some(output) = &job.output {
+            h2 { "Output" }
+            (json(output))
+        }
+        h2 { "Arguments" }
+        (json(&job.args))
         h2 { "Metadata" }
         p.soft { "Without the output." }
         (json(&job.metadata))
-        h2 { "Arguments" }
-        (json(&job.args))
     };
     Ok(page::page_below(Entry::Holders, &format!("Job {id}"), &body))
 }
 
-fn facts(job: &JobDetails) -> Markup {
-    let optional = |at: Option<Timestamp>| match at {
-        Some(at) => page::time(at),
-        None => html! { "–" },
-    };
-    page::facts(&[
+fn facts(job: &JobReport) -> Markup {
+    let mut facts = vec![
         ("holder", holder(job)),
-        ("state", html! { (job.state) }),
+        ("state", html! { (job.state()) }),
+        ("service", html! { (job.service.as_deref().unwrap_or("none")) }),
         ("kind", html! { (job.kind) }),
         ("queue", html! { (job.queue) ", priority " (job.priority) }),
-        (
-            "attempt",
-            html! {
-                (job.attempt) " of " (job.max_attempts)
-                @if let Some(client) = &job.attempted_by { ", by " (client) }
-            },
-        ),
+        ("attempt", html! { (job.attempt) " of " (job.max_attempts) }),
         ("submitted", page::time(job.created_at)),
         ("scheduled", page::time(job.scheduled_at)),
-        ("last attempt", optional(job.attempted_at)),
-        ("ended", optional(job.finalized_at)),
+        (
+            "ended",
+            match job.finished_at {
+                Some(at) => page::time(at),
+                None => html! { "–" },
+            },
+        ),
         ("reservation", reservation(job)),
         (
             "charge",
@@ -72,49 +77,64 @@ fn facts(job: &JobDetails) -> Markup {
                 None => html! { "none" },
             },
         ),
-    ])
+    ];
+    if let Some(request) = &job.request_id {
+        facts.push((
+            "request",
+            html! { a href={ "/console/find?q=" (request) } { (request) } },
+        ));
+    }
+    if let Some(trace) = job.trace_id() {
+        facts.push(("trace", html! { (trace) }));
+    }
+    page::facts(&facts)
 }
 
-fn holder(job: &JobDetails) -> Markup {
+fn holder(job: &JobReport) -> Markup {
     match job.holder {
         Some(holder) => html! {
             a href={ "/console/holders/" (holder) } {
-                @if let Some(subject) = &job.subject { (subject) } @else { (holder) }
+                @if let Some(user) = &job.user { (user) } @else { (holder) }
             }
-            @if job.user_id.is_none() { ", an anonymous address" }
+            @if job.user.is_none() { ", an anonymous address" }
         },
         None => html! { "none: it was not submitted through Weir" },
     }
 }
 
-fn reservation(job: &JobDetails) -> Markup {
-    let Some((amount, expires_at)) = job.reserved_amount.zip(job.expires_at) else {
+fn reservation(job: &JobReport) -> Markup {
+    let Some(of) = &job.reservation else {
         return html! { "none" };
     };
     html! {
-        (amount) ", "
-        @if let Some(at) = job.admitted_at { "with a slot since " (page::time(at)) }
-        @else if let Some(at) = job.parked_at { "parked since " (page::time(at)) }
+        (of.amount) ", "
+        @if let Some(at) = of.admitted_at { "with a slot since " (page::time(at)) }
+        @else if let Some(at) = of.parked_at { "parked since " (page::time(at)) }
         @else { "between two attempts" }
-        ", expires " (page::time(expires_at))
+        ", expires " (page::time(of.expires_at))
     }
 }
 
-fn errors(job: &JobDetails) -> Markup {
-    let errors: Option<Vec<Value>> = job.errors.as_ref().and_then(RawJson::read);
-    let text = |error: &Value, member: &str| match error.get(member) {
-        Some(Value::String(text)) => page::beginning(text, MAX_TEXT),
-        Some(Value::Null) | None => String::new(),
-        Some(other) => other.to_string(),
-    };
-    html! {
-        @if let Some(errors) = errors.filter(|errors| !errors.is_empty()) {
-            h2 { "Errors" }
-            @for error in errors.iter().rev() {
-                h3 { "Attempt " (text(error, "attempt")) ", " (text(error, "at")) }
-                pre tabindex="0" { (text(error, "error")) }
+fn attempts(job: &JobReport) -> Markup {
+    let rows = html! {
+        @for of in job.attempts.iter().rev() {
+            tr {
+                th scope="row" { "Attempt " (of.attempt) }
+                td { @if let Some(at) = of.started_at { (page::time(at)) } }
+                td { (took(job.status, of)) }
+                td { (of.by.as_deref().unwrap_or("–")) }
+                td.text { @if let Some(error) = &of.error { pre tabindex="0" { (page::beginning(error, MAX_TEXT)) } } }
             }
         }
+    };
+    page::table("Attempts", &["", "started", "took", "by", "error"], &rows)
+}
+
+fn took(status: Status, of: &AttemptReport) -> String {
+    match of.took_ms {
+        Some(took) => duration(took),
+        None if status == Status::Running && of.by.is_some() => "running".to_owned(),
+        None => "–".to_owned(),
     }
 }
 

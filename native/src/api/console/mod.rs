@@ -1,6 +1,7 @@
 //! `/console`: pages for operators, on this machine, or signed in with a service key.
 
 mod act;
+mod charts;
 mod failures;
 mod find;
 mod guard;
@@ -11,6 +12,7 @@ mod jobs;
 mod overview;
 mod page;
 mod session;
+mod user;
 
 use std::sync::Arc;
 
@@ -30,6 +32,12 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/console/style.css", routing::get(style))
         .route("/console/holders", routing::get(holders::show))
         .route("/console/holders/{id}", routing::get(holder::show))
+        .route("/console/holders/{id}/plan", routing::post(user::plan))
+        .route("/console/holders/{id}/grants", routing::post(user::grant))
+        .route(
+            "/console/holders/{id}/overrides",
+            routing::post(user::set_override),
+        )
         .route("/console/jobs/{id}", routing::get(job::show))
         .route("/console/jobs", routing::get(jobs::show))
         .route("/console/jobs/{id}/cancel", routing::post(act::cancel))

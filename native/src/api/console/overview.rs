@@ -11,6 +11,7 @@ use serde::Deserialize;
 use weir_policy::lane::Lane;
 
 use super::super::state::Api;
+use super::charts::charts;
 use super::page::{self, ConsoleError, Entry};
 use crate::status::{self, HeldBack, LaneState, Overview, duration, number, per_second};
 
@@ -42,6 +43,7 @@ pub(super) async fn show(
                 a href="/console" { "Refresh every " (REFRESH) " s" } "."
             }
         }
+        (charts(&api.history.samples()))
         (whole(&status, api.settings.leads_river))
         @for name in status.lanes.services.keys() { (service(&status, name)) }
     };

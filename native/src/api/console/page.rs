@@ -7,7 +7,6 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use weir_ledger::control::ControlError;
 use weir_ledger::database::{DatabaseError, FromDatabase};
 
-use super::super::job::{Status, WaitingFor};
 use super::super::problem::ApiError;
 
 pub(super) const STYLE: &str = include_str!("style.css");
@@ -146,20 +145,6 @@ pub(super) fn job_link(id: i64) -> Markup {
     html! { a href={ "/console/jobs/" (id) } { (id) } }
 }
 
-/// The state of a job, in words.
-pub(super) fn state(status: Status, waiting_for: Option<WaitingFor>) -> &'static str {
-    match (status, waiting_for) {
-        (Status::Queued, Some(WaitingFor::Slot)) => "waits for a slot",
-        (Status::Queued, Some(WaitingFor::Retry)) => "waits for its next attempt",
-        (Status::Queued, Some(WaitingFor::Schedule)) => "waits for its time",
-        (Status::Queued, _) => "waits for a worker",
-        (Status::Running, _) => "running",
-        (Status::Completed, _) => "completed",
-        (Status::Failed, _) => "failed",
-        (Status::Cancelled, _) => "cancelled",
-    }
-}
-
 /// The form that runs a job again.
 pub(super) fn retry(id: i64) -> Markup {
     html! {
@@ -193,6 +178,8 @@ pub(super) enum ConsoleError {
     Missing(String),
     /// Another website sent the change.
     Foreign,
+    /// The change cannot be made.
+    Refused(String),
     /// The database is not available.
     Unavailable(DatabaseError),
     /// Something else went wrong.
@@ -209,7 +196,7 @@ impl FromDatabase for ConsoleError {
     fn database(&self) -> Option<&DatabaseError> {
         match self {
             Self::Unavailable(error) => Some(error),
-            Self::Missing(_) | Self::Foreign | Self::Broken(_) => None,
+            Self::Missing(_) | Self::Foreign | Self::Refused(_) | Self::Broken(_) => None,
         }
     }
 }
@@ -218,7 +205,8 @@ impl From<ControlError> for ConsoleError {
     fn from(error: ControlError) -> Self {
         match error {
             ControlError::Database(error) => error.into(),
-            other => Self::Broken(other.to_string()),
+            other if other.is_not_found() => Self::Missing(other.to_string()),
+            other => Self::Refused(other.to_string()),
         }
     }
 }
@@ -248,6 +236,7 @@ impl IntoResponse for ConsoleError {
                 "Refused",
                 "This request came from another website. Open the console and try again there.".to_owned(),
             ),
+            Self::Refused(why) => (StatusCode::UNPROCESSABLE_ENTITY, "Nothing changed", why),
             Self::Unavailable(error) => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "Not available",

@@ -83,7 +83,7 @@ pub async fn go() -> Option<GoProgram> {
 
 /// The slots of the shipped catalogue's plans.
 pub async fn holders_over_their_slots(client: &Client, slots: &HashMap<Uuid, i64>) -> Vec<String> {
-    let running = "SELECT s.holder, count(*) FROM river_job j JOIN submissions s ON s.job_id = j.id \
+    let running = "SELECT s.holder, count(*) FROM river_job j JOIN weir_jobs s ON s.job_id = j.id \
                    WHERE j.state = 'running' GROUP BY 1";
     let rows = client.query(running, &[]).await.unwrap();
     let over = rows
@@ -110,9 +110,9 @@ pub async fn wakes(
     let sql = "SELECT percentile_cont($2::float8[]) WITHIN GROUP (ORDER BY extract(epoch FROM started - ended)::float8 * 1000) \
                FROM (SELECT j.attempted_at AS started, \
                             lag(j.finalized_at) OVER (PARTITION BY s.holder ORDER BY j.attempted_at) AS ended \
-                     FROM river_job j JOIN submissions s ON s.job_id = j.id \
+                     FROM river_job j JOIN weir_jobs s ON s.job_id = j.id \
                      WHERE s.holder = ANY ($1) AND NOT EXISTS ( \
-                         SELECT 1 FROM river_job o JOIN submissions p ON p.job_id = o.id \
+                         SELECT 1 FROM river_job o JOIN weir_jobs p ON p.job_id = o.id \
                          WHERE p.holder = s.holder AND o.attempt > 1)) w \
                WHERE ended > (SELECT min(attempted_at) + make_interval(secs => $3) FROM river_job)";
     client

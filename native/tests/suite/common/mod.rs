@@ -41,6 +41,7 @@ use weir_policy::assertion::{self, AssertionKey, Caller};
 use weir_policy::subject::Identity;
 
 use sample::with_samples;
+use server::Server;
 use services_file::ServicesFile;
 
 /// The plans of the shipped catalogue.
@@ -139,10 +140,25 @@ impl Weir {
 
     /// A Weir on an empty database that `make` migrates.
     pub async fn made(pairs: &[(&str, &str)], make: impl AsyncFnOnce(&str)) -> Self {
-        let server = template::server();
-        let (name, url) = template::empty(&server).await;
+        Self::made_on(&template::server(), pairs, make).await
+    }
+
+    /// The same on another server.
+    async fn made_on(server: &str, pairs: &[(&str, &str)], make: impl AsyncFnOnce(&str)) -> Self {
+        let (name, url) = template::empty(server).await;
         make(&url).await;
         Self::over(server.parse().unwrap(), name, &url, pairs).await
+    }
+
+    /// A Weir in a new database of this server.
+    pub async fn on(server: &Server, pairs: &[(&str, &str)]) -> Self {
+        let migrate = async |database: &str| {
+            migrate::migrate(&Database::at(database).unwrap()).await.unwrap();
+        };
+        Self::made_on(&server.url(), pairs, migrate)
+            .await
+            .with_catalogue()
+            .await
     }
 
     /// Another Weir in the same database, separated by these environment variables. Migrates it.
@@ -245,11 +261,16 @@ impl Weir {
     }
 
     pub async fn user(&self, tier: &str) -> Uuid {
+        Self::user_by(&self.client().await, tier).await
+    }
+
+    /// A user, created by this session. Many new sessions at once would time out.
+    pub async fn user_by(client: &tokio_postgres::Client, tier: &str) -> Uuid {
         let user = Uuid::new_v4();
-        let known = plans::ensure_user(&self.client().await, user, tier)
-            .await
-            .unwrap();
-        assert!(known, "unknown plan {tier}");
+        assert!(
+            plans::ensure_user(client, user, tier).await.unwrap(),
+            "unknown plan {tier}"
+        );
         user
     }
 

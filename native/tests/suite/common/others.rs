@@ -10,15 +10,15 @@ pub const THEIR_TABLES: &str = "\
     CREATE TABLE users (id bigint PRIMARY KEY, email text UNIQUE); \
     CREATE TABLE subscriptions (id bigint PRIMARY KEY, user_id bigint REFERENCES users, updated_at timestamptz); \
     CREATE TABLE processes (id serial PRIMARY KEY, name text); \
-    CREATE TABLE submissions (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), user_id bigint REFERENCES users); \
-    CREATE INDEX submissions_of_holder ON submissions (user_id); \
+    CREATE TABLE grants (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), user_id bigint REFERENCES users); \
+    CREATE INDEX holders_newest ON grants (user_id); \
     CREATE FUNCTION touch_updated_at() RETURNS trigger LANGUAGE plpgsql AS \
         $$ BEGIN NEW.updated_at := now(); RETURN NEW; END $$; \
     CREATE TRIGGER touch BEFORE UPDATE ON subscriptions FOR EACH ROW EXECUTE FUNCTION touch_updated_at(); \
     INSERT INTO users VALUES (1, 'a@example.org'), (2, 'b@example.org'); \
     INSERT INTO subscriptions VALUES (1, 1, '2026-01-01'); \
     INSERT INTO processes (name) VALUES ('mailer'); \
-    INSERT INTO submissions (user_id) VALUES (2)";
+    INSERT INTO grants (user_id) VALUES (2)";
 
 /// The contents of `public`, except for names that match this pattern.
 pub async fn contents(client: &Client, except: &str) -> String {
