@@ -567,6 +567,21 @@ function beginOf(begin: Begin<Runner>): Begin<Runner> {
   };
 }
 
+/**
+ * The transaction, which throws once its connection is closed. The library sends a later statement over the next connection
+ * in its place, outside of any transaction, and without one it ends the process.
+ */
+function whileOpen(transaction: TransactionSql, isClosed: () => boolean): TransactionSql {
+  const open = (of: TransactionSql): TransactionSql => {
+    if (isClosed()) throw new Lost("the connection is lost");
+    return of;
+  };
+  return new Proxy(transaction, {
+    apply: (of, self, values) => Reflect.apply(open(of), self, values),
+    get: (of, name) => Reflect.get(open(of), name),
+  });
+}
+
 async function postgresDatabase(sql: Sql): Promise<Database> {
   // Only programs that use the package have it.
   const { default: postgres } = await import("postgres");
@@ -575,7 +590,7 @@ async function postgresDatabase(sql: Sql): Promise<Database> {
     const never = new Promise<void>(() => {});
     const attempted = sql.begin(async (transaction) => {
       try {
-        await work(transaction);
+        await work(whileOpen(transaction, () => closed));
       } catch (error) {
         // begin() rejects once the connection is closed. A rollback that it sends after that ends the process
         // (https://github.com/porsager/postgres/issues/1208). A handler's other connections have such errors as well.

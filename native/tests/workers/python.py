@@ -11,9 +11,14 @@ from weir import AsyncWeir, Weir  # noqa: E402
 FAILURES = {"nul": "out of \0paper", "half": "out of \ud800paper"}
 
 
+def insert(job):
+    """A handler executes it at its start and at its end."""
+    return f"INSERT INTO results (job, attempt) VALUES ({job.id}, {job.attempt})"
+
+
 def statements(job):
-    """What the attempt executes over its connection."""
-    yield f"INSERT INTO results (job, attempt) VALUES ({job.id}, {job.attempt})"
+    """What the attempt executes over its connection at its start."""
+    yield insert(job)
     if job.attempt <= job.args.get("attempts", 1):
         how = job.args.get("fails")
         if how == "statement":
@@ -47,6 +52,7 @@ def handle(connection, job):
     for _ in steps(job):
         if job.cancelled.wait(0.05) and not job.args.get("ignores"):
             raise RuntimeError("stopped")
+    connection.execute(insert(job))
     return output(job)
 
 
@@ -59,6 +65,7 @@ async def handle_async(connection, job):
         except asyncio.CancelledError:
             if not job.args.get("ignores"):
                 raise
+    await connection.execute(insert(job))
     return output(job)
 
 

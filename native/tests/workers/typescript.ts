@@ -18,7 +18,8 @@ async function fail(run: Run, how: string) {
 
 async function handled(run: Run, job: Job) {
   const { attempts = 1, seconds = 0, file, fails, ignores, nul, size = 0 } = job.args;
-  await run(`INSERT INTO results (job, attempt) VALUES (${job.id}, ${job.attempt})`);
+  const insert = () => run(`INSERT INTO results (job, attempt) VALUES (${job.id}, ${job.attempt})`);
+  await insert();
   if (job.attempt <= Number(attempts)) {
     if (fails) await fail(run, String(fails));
     for (const until = performance.now() + 1000 * Number(seconds); performance.now() < until; ) {
@@ -27,6 +28,7 @@ async function handled(run: Run, job: Job) {
       if (!ignores) job.signal?.throwIfAborted();
     }
   }
+  await insert();
   return { output: { text: nul ? "\0" : "x".repeat(Number(size)) } };
 }
 

@@ -56,19 +56,29 @@ func (w *worker[T]) Timeout(*river.Job[T]) time.Duration { return -1 }
 func (w *worker[T]) Work(ctx context.Context, job *river.Job[T]) error {
 	return weir.Work(ctx, weir.Client{}, w.pool, job, func(ctx context.Context, tx pgx.Tx) (any, *int64, error) {
 		args := job.Args.what()
+		if args.Ignores {
+			ctx = context.WithoutCancel(ctx)
+		}
 		// A report of any other attempt than the current one is refused.
 		later := *job.JobRow
 		later.Attempt++
 		if err := (weir.Client{}).Progress(ctx, w.pool, &later, 0.5, ""); !errors.Is(err, weir.ErrFencedOut) {
 			return nil, nil, fmt.Errorf("the progress of another attempt: %w", err)
 		}
-		if _, err := tx.Exec(ctx, "INSERT INTO results (job, attempt) VALUES ($1, $2)", job.ID, job.Attempt); err != nil {
+		insert := func() error {
+			_, err := tx.Exec(ctx, "INSERT INTO results (job, attempt) VALUES ($1, $2)", job.ID, job.Attempt)
+			return err
+		}
+		if err := insert(); err != nil {
 			return nil, nil, err
 		}
 		if args.Attempts == nil && job.Attempt == 1 || args.Attempts != nil && job.Attempt <= *args.Attempts {
 			if err := run(ctx, tx, args, fmt.Sprint(job.ID, " ", job.Attempt)); err != nil {
 				return nil, nil, err
 			}
+		}
+		if err := insert(); err != nil {
+			return nil, nil, err
 		}
 		text := strings.Repeat("x", args.Size)
 		if args.Nul {
@@ -94,16 +104,12 @@ func run(ctx context.Context, tx pgx.Tx, args behavior, name string) error {
 		_, err := tx.Exec(ctx, "SELECT pg_terminate_backend(pg_backend_pid())")
 		return err
 	}
-	ended := ctx.Done()
-	if args.Ignores {
-		ended = nil
-	}
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	until := time.After(time.Duration(args.Seconds * float64(time.Second)))
 	for {
 		select {
-		case <-ended:
+		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-until:
 			return nil

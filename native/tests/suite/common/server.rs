@@ -4,6 +4,7 @@ use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, geteuid};
@@ -14,6 +15,7 @@ use super::template;
 
 /// A running server with the superuser `postgres`; stopped and removed when dropped.
 pub struct Server {
+    program: Command,
     child: Child,
     folder: PathBuf,
     pub port: u16,
@@ -90,16 +92,49 @@ impl Server {
             command.arg("-c").arg(format!("{name}={value}"));
         }
         let child = command.spawn().unwrap();
-        let server = Self { child, folder, port };
-        let mut config = tokio_postgres::Config::new();
-        config.host_path(&server.folder).port(port).user("postgres");
+        let server = Self {
+            program: command,
+            child,
+            folder,
+            port,
+        };
+        server.accepts().await;
+        Some(server)
+    }
+
+    /// Waits until it accepts connections.
+    async fn accepts(&self) {
         for _ in 0..500 {
-            if config.connect(NoTls).await.is_ok() {
-                return Some(server);
+            if self.config().connect(NoTls).await.is_ok() {
+                return;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         panic!("a server of one test does not start")
+    }
+
+    /// Ends all sessions, and starts it again after this time.
+    pub async fn restart(&mut self, after: Duration) {
+        self.signal(Signal::SIGINT);
+        self.child.wait().unwrap();
+        tokio::time::sleep(after).await;
+        self.child = self.program.spawn().unwrap();
+        self.accepts().await;
+    }
+
+    fn signal(&self, signal: Signal) {
+        let _ = kill(Pid::from_raw(self.child.id().cast_signed()), signal);
+    }
+
+    fn config(&self) -> tokio_postgres::Config {
+        let mut config = tokio_postgres::Config::new();
+        config.host_path(&self.folder).port(self.port).user("postgres");
+        config
+    }
+
+    /// For the superuser, without a password.
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
     /// The folder of its socket.
@@ -109,9 +144,7 @@ impl Server {
 
     /// A superuser's session.
     pub async fn admin(&self) -> tokio_postgres::Client {
-        let mut config = tokio_postgres::Config::new();
-        config.host_path(&self.folder).port(self.port).user("postgres");
-        let (client, connection) = config.connect(NoTls).await.unwrap();
+        let (client, connection) = self.config().connect(NoTls).await.unwrap();
         tokio::spawn(connection);
         client
     }
@@ -119,10 +152,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = kill(
-            Pid::from_raw(self.child.id().try_into().unwrap()),
-            Signal::SIGQUIT,
-        );
+        self.signal(Signal::SIGQUIT);
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
