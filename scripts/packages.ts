@@ -63,14 +63,19 @@ async function edge(output: string): Promise<void> {
   const folder = temporaryFolder("weir-edge");
   await step("building the package of the edge", async (pulse) => {
     await cp(source, folder, { recursive: true });
-    await cp(join(root, "build", "index_bg.wasm"), join(folder, "index_bg.wasm"));
-    const index = join(folder, "index.js");
-    const { outputFiles } = await bundle("the edge", {
-      entryPoints: [join(root, "src", "weir.mjs")],
-      outfile: index,
-      external: ["./index_bg.wasm", "cloudflare:*"],
-    });
-    for (const { path, contents } of outputFiles) await writeFile(path, contents);
+    for (const [module, built, name] of [
+      ["weir.mjs", "build", "index"],
+      ["limit.mjs", join("build", "limiter"), "limit"],
+    ] as const) {
+      await cp(join(root, built, "index_bg.wasm"), join(folder, `${name}_bg.wasm`));
+      const { outputFiles } = await bundle("the edge", {
+        entryPoints: [join(root, "src", module)],
+        outfile: join(folder, `${name}.js`),
+        external: ["./index_bg.wasm", "cloudflare:*"],
+      });
+      for (const { path, text } of outputFiles)
+        await writeFile(path, text.replaceAll("./index_bg.wasm", `./${name}_bg.wasm`));
+    }
     const entry = await readFile(join(root, "src", "entry.mjs"), "utf8");
     await writeFile(join(folder, "worker.js"), entry.replaceAll("./weir.mjs", "./index.js"));
     await pack(folder, output, pulse);

@@ -34,6 +34,10 @@ await runMain(async () => {
   const uses = (...folders: string[]): boolean =>
     selection.node.some(({ files }) => files.some((file) => folders.includes(folderOf(file) ?? "")));
 
+  // The edge and its rules have no database.
+  const isWithoutDatabase = (args: string[]): boolean => args.includes("weir-policy") || args.includes("weir-edge");
+  const rustUsesDatabase = !selection.cargo.every(isWithoutDatabase);
+
   makeStateFolder();
   const id = randomUUID();
   markRun(id);
@@ -54,16 +58,16 @@ await runMain(async () => {
   // Before any build, so that a missing browser is reported immediately.
   if (uses("browser")) env.WEIR_TEST_CHROMIUM = await chromium();
   // Without these, their tests are skipped.
-  if (selection.cargo.length > 0 && !hasSystemd() && (await attempt("pgbouncer", ["--version"])).code !== 0)
+  if (rustUsesDatabase && !hasSystemd() && (await attempt("pgbouncer", ["--version"])).code !== 0)
     await aptInstall("installing PgBouncer for its tests by apt", ["pgbouncer"]);
   if (uses("chaos") && !(await import("../tests/chaos/clock.ts")).canShowClocks())
     await aptInstall("installing libfaketime for the tests of clocks by apt", ["libfaketime"]);
   if (uses("scripts", "whole", "browser", "chaos")) env.WEIR_TEST_BINARY = await buildNative();
   if (uses("scripts", "whole", "browser", "edge")) await buildEdge();
-  if (selection.cargo.length > 0 || uses("scripts", "whole", "browser"))
+  if (rustUsesDatabase || uses("scripts", "whole", "browser"))
     env.WEIR_TEST_DATABASE_URL = await startDatabase(join(folderInMemory("weir-test-postgres-", 4 * 2 ** 30), "data"));
 
-  const totals: Totals = { passed: 0, failed: 0, skipped: 0 };
+  const totals: Totals = { passed: 0, failed: 0, skipped: 0, failures: [] };
   for (const args of selection.cargo) if (!isExiting()) await runCargoTests(args, env, totals);
   // A separate registry, so that the Workers of a running `npm start` and those of the tests do not find each other.
   const nodeEnv = { ...wranglerEnvironment(env), WRANGLER_REGISTRY_PATH: join(folder, "registry") };
@@ -79,6 +83,7 @@ await runMain(async () => {
     console.log(`\nprocesses that the tests left behind: ${left.map((pid) => `${nameOf(pid)} (${pid})`).join(", ")}`);
   }
 
+  for (const failure of totals.failures) console.log(`\nfailed: ${failure}`);
   console.log(`\n${totals.passed} passed, ${totals.failed} failed, ${totals.skipped} skipped`);
   if (totals.passed + totals.failed + totals.skipped === 0)
     throw new Failure("no test ran", "use a part of a test's name, as the test runner prints it");

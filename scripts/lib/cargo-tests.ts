@@ -13,6 +13,31 @@ export interface Totals {
   passed: number;
   failed: number;
   skipped: number;
+  /** The failed tests, each with the first lines of its error. */
+  failures: string[];
+}
+
+/** The name of a failed test and the lines of its error, which stay readable if the error is a whole page. */
+export function failureOf(name: string, lines: string[]): string {
+  const shown = lines.slice(0, 12).map((line) => `    ${line.slice(0, 500)}`);
+  return [`${name}:`, ...shown].join("\n");
+}
+
+/** Reads the errors that the test programs of cargo repeat at their end. Returns what takes each line. */
+export function failureReader(failures: string[]): (line: string) => void {
+  let name: string | undefined;
+  let lines: string[] = [];
+  return (line) => {
+    const next = /^---- (.+) stdout ----$/.exec(line)?.[1];
+    const ends = line === "failures:" || line.startsWith("test result:");
+    if (name !== undefined && (next !== undefined || ends)) {
+      const panic = lines.findIndex((text) => text.includes(" panicked at "));
+      failures.push(failureOf(name, lines.slice(Math.max(panic, 0))));
+      name = undefined;
+    }
+    if (next !== undefined) [name, lines] = [next, []];
+    else if (name !== undefined && line !== "") lines.push(line);
+  };
 }
 
 const result = /^test result: \w+\. (\d+) passed; (\d+) failed;/;
@@ -28,8 +53,10 @@ export async function runCargoTests(args: string[], env: NodeJS.ProcessEnv, tota
   });
   const forget = onExit(() => stopGroup(child, 2000));
   const failedBefore = totals.failed;
+  const readFailure = failureReader(totals.failures);
   createInterface({ input: child.stdout }).on("line", (text) => {
     console.log(text);
+    readFailure(text);
     const [, passed = 0, failed = 0] = result.exec(text) ?? [];
     totals.passed += Number(passed);
     totals.failed += Number(failed);

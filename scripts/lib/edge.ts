@@ -32,9 +32,9 @@ const wasmFeatures = [
 export const quickly = { WEIR_EDGE_BUILD: "quick" };
 
 /**
- * Builds the Worker into build/ and the page into dist/. Returns immediately when nothing has changed. Tests and
- * deployments use an optimised build. With `quickly` in the environment, as for `wrangler dev`, any existing build will
- * do.
+ * Builds the Worker into build/, the module that only limits into build/limiter, and the page into dist/. Returns
+ * immediately when nothing has changed. Tests and deployments use an optimised build. With `quickly` in the environment,
+ * as for `wrangler dev`, any existing build will do, and the second module is left out.
  */
 export async function buildEdge(env: NodeJS.ProcessEnv = process.env): Promise<void> {
   const isQuick = env.WEIR_EDGE_BUILD === quickly.WEIR_EDGE_BUILD;
@@ -48,12 +48,20 @@ export async function buildEdge(env: NodeJS.ProcessEnv = process.env): Promise<v
   await requireCargo();
   await step("building the edge", async (pulse) => {
     const workshop = join(output, `.new.${process.pid}`);
-    await compile("weir-entry", workshop, pulse);
-    if (!isQuick) await optimise(join(workshop, "index_bg.wasm"), pulse);
-    await bundleGlue(workshop);
+    const crates = { "": "weir-entry", ...(!isQuick && { limiter: "weir-limiter-entry" }) };
+    for (const [name, crate] of Object.entries(crates)) {
+      const folder = join(workshop, name);
+      await compile(crate, folder, pulse);
+      if (!isQuick) await optimise(join(folder, "index_bg.wasm"), pulse);
+      await bundleGlue(folder);
+    }
     // An interrupted build must not look complete.
     await rm(stamp, { force: true });
-    for (const name of ["index_bg.wasm", "index.js"]) await rename(join(workshop, name), join(output, name));
+    for (const folder of Object.keys(crates)) {
+      await mkdir(join(output, folder), { recursive: true });
+      for (const name of ["index_bg.wasm", "index.js"])
+        await rename(join(workshop, folder, name), join(output, folder, name));
+    }
     await rm(workshop, { recursive: true });
   });
   // If sources were edited during the build, the next call builds again.
@@ -90,7 +98,10 @@ async function optimise(wasm: string, pulse: Pulse): Promise<void> {
   pulse.latest = "wasm-opt";
   const optimised = `${wasm}.optimised`;
   // Without the names of functions, which are a tenth of the module. Quick builds have them.
-  const flags = ["-O", ...wasmFeatures.map((feature) => `--enable-${feature}`)];
+  // It would merge functions with one caller, rare ones and those of the start included. Each isolate compiles a function
+  // as a whole when it is called first.
+  const separate = "--one-caller-inline-max-function-size=0";
+  const flags = ["-O", separate, ...wasmFeatures.map((feature) => `--enable-${feature}`)];
   await run(process.execPath, [wasmOpt, wasm, "-o", optimised, ...flags]);
   await rename(optimised, wasm);
 }
@@ -133,12 +144,13 @@ async function fingerprint(): Promise<string> {
     join(root, "package-lock.json"),
     join(root, ".cargo", "config.toml"),
     join(root, "entry", "Cargo.toml"),
+    join(root, "limiter", "Cargo.toml"),
     join(root, "policy", "Cargo.toml"),
     join(root, "scripts", "bindgen", "Cargo.toml"),
   ];
   for (const script of ["bundle.ts", "cargo-build.ts", "edge.ts", "wasm-toolchain.ts"])
     files.push(join(import.meta.dirname, script));
-  for (const crate of ["", "entry", "policy", join("scripts", "bindgen")]) {
+  for (const crate of ["", "entry", "limiter", "policy", join("scripts", "bindgen")]) {
     const folder = join(root, crate, "src");
     for (const entry of await readdir(folder, { recursive: true })) files.push(join(folder, entry));
   }

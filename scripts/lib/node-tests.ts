@@ -1,7 +1,8 @@
 import { availableParallelism } from "node:os";
+import { relative } from "node:path";
 import { run } from "node:test";
 import { spec } from "node:test/reporters";
-import type { Totals } from "./cargo-tests.ts";
+import { failureOf, type Totals } from "./cargo-tests.ts";
 import { onExit } from "./lifecycle.ts";
 import { root } from "./paths.ts";
 import type { Selection } from "./selection.ts";
@@ -35,6 +36,13 @@ export async function runNodeTests(
   // Node does not count skipped suites or the tests in them.
   events.on("test:pass", ({ details, skip }) => {
     if (details.type === "suite" && skip !== undefined) totals.skipped++;
+  });
+  events.on("test:fail", ({ name, file, details: { error } }) => {
+    const { failureType, cause } = error as Error & { failureType?: string };
+    // A suite fails with its tests, which have the reason.
+    if (failureType === "subtestsFailed") return;
+    const reason = cause instanceof Error ? cause.message : String(cause ?? error.message);
+    totals.failures.push(failureOf(`${file ? `${relative(root, file)}: ` : ""}${name}`, reason.split("\n")));
   });
   for await (const text of events.compose(spec())) process.stdout.write(text as string);
   forget();
