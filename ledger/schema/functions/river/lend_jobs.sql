@@ -10,8 +10,8 @@
 -- no worker to lend, whether accounts wait.
 -- Errors: none. If it fails, because of another program's trigger, it warns and lends nothing: a claim has other jobs to
 -- start.
--- Cost: two look-ups. If accounts wait, that of accounts_to_lend_to(). For each account that gets a worker a lock, a write, and look-ups of at most its 100
--- oldest waiting jobs; for each job two writes.
+-- Cost: two look-ups. If accounts wait, that of accounts_to_lend_to(). For each account that gets a worker a lock, a write,
+-- and look-ups of at most its 100 oldest waiting jobs; for each job two writes.
 -- Callers: claim_jobs.
 CREATE OR REPLACE FUNCTION lend_jobs(worker text, kinds text[], of_queue text, most int,
                                      OUT jobs bigint[], OUT has_more boolean)
@@ -64,7 +64,9 @@ BEGIN
             FROM accounts a
             CROSS JOIN LATERAL generate_series(a.slots_in_use, least(a.burst, a.slots_in_use + least(a.parked, most)) - 1)
                 AS job (n)
-            ORDER BY job.n::float8 / a.slots, random()
+            -- An idle worker's last job may not be settled yet. Then two accounts seem to have the same share. It was a job
+            -- of each with a probability in proportion to its slots, and so the worker is given.
+            ORDER BY job.n::float8 / a.slots, -ln(1 - random()) / a.slots
             LIMIT remaining
         )
         SELECT array_agg(g.holder), array_agg(g.n), array_agg(g.burst),
