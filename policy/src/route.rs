@@ -341,7 +341,7 @@ impl Routes {
     }
 }
 
-/// What limits of a group have in common.
+/// What a limit counts by, and the plan that sets its numbers. Limits with equal keys form a group.
 type Key = (CountedBy, Option<Plan>);
 
 /// Whether a byte may be part of a header's name (RFC 9110, 5.6.2).

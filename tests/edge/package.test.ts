@@ -168,7 +168,7 @@ test("limit() of weir-edge/limit/hono does so too", () =>
     import { limit } from "weir-edge/limit/hono";`,
   ));
 
-/** A Worker that only limits, in front of its own handler. Its paths are the limits' other functions. */
+/** A Worker that limits its own handler. Its paths `/peek`, `/refund` and `/reset` call the functions of these names. */
 const onlyLimits = (
   module: string,
 ): string => `import { AddressCounter, limited, peek, refund, reset } from "${module}";

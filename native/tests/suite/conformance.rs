@@ -316,11 +316,12 @@ impl<'a> Bench<'a> {
         text
     }
 
-    /// Submits the job of a fault, which runs when this returns.
+    /// Submits the job of a fault. Its handler runs when this returns.
     async fn running(&self, fault: &Fault) -> (i64, Uuid) {
         let user = Weir::user_by(&self.client, "free").await;
         let job = self.submit(user, &fault.args, None).await;
         self.until(job, &["running"]).await;
+        self.until_handled(job).await;
         (job, user)
     }
 
@@ -339,7 +340,6 @@ impl<'a> Bench<'a> {
             }
             "cancellation" => {
                 let (job, user) = self.running(fault).await;
-                self.until_handled(job).await;
                 let path = format!("/api/jobs/{job}");
                 let answer = self
                     .weir
@@ -386,7 +386,6 @@ impl<'a> Bench<'a> {
 
     async fn after_the_end_of_connections(&self, fault: &Fault, worker: &mut KilledOnDrop) -> String {
         let (job, _) = self.running(fault).await;
-        self.until_handled(job).await;
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                    WHERE datname = current_database() AND pid <> pg_backend_pid()";
         self.client.execute(end, &[]).await.unwrap();
@@ -489,14 +488,9 @@ async fn after_an_outage(languages: &[Language], mut server: Server) -> Vec<Stri
     };
     let started = join_all(languages.iter().map(start)).await;
     // Only now, so that all jobs run at the same time.
-    let run = async |bench: &Bench<'_>| {
-        let (job, _) = bench.running(fault).await;
-        bench.until_handled(job).await;
-        job
-    };
-    let jobs = join_all(started.iter().map(|(_, bench, _)| run(bench))).await;
+    let jobs = join_all(started.iter().map(|(_, bench, _)| bench.running(fault))).await;
     server.restart(Duration::from_secs(10)).await;
-    let end = async |((maintenance, mut bench, mut worker), job): ((_, Bench<'_>, _), _)| {
+    let end = async |((maintenance, mut bench, mut worker), (job, _)): ((_, Bench<'_>, _), (i64, Uuid))| {
         bench.client = bench.weir.client().await;
         bench.start_again(&mut worker).await;
         let result = bench.end_beside(job, &mut worker).await;

@@ -294,8 +294,8 @@ async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'sta
         .map(|_| rng.random_range(1..15))
         .collect();
     let whole = amount + more.iter().sum::<i64>();
-    let begun = submit_amount(&theirs.client, id, amount).await;
-    let other = begun.1.filter(|_| begun.0 == "admitted")?;
+    let (outcome, submitted, _) = submit_amount(&theirs.client, id, amount).await;
+    let other = submitted.filter(|_| outcome == "admitted")?;
     theirs.client.execute(START, &[&other]).await.unwrap();
     let extended = extend(&theirs.client, other, &more).await;
     let before = totals(ours, id).await;

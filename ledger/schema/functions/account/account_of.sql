@@ -19,7 +19,8 @@
 -- One SELECT, not STRICT and without SET, so that the planner inlines it and computes only the columns that the caller
 -- reads. Pass no volatile expression. With the constants false for `draws` and 0 for `of_windows`, the planner also leaves
 -- out the grants and the shorter windows.
--- Cost: look-ups by key: the subscription, its plan, the limits, overrides, the account's row, one balance for each other window. With draws, also the
+-- Cost: look-ups by key: the subscription, its plan, the limits, overrides, the account's row, one balance for each other
+-- window. With draws, also the
 -- index range of the unused grants.
 -- Callers: accounts_of, admit_late, weir_extend, check_submission, windows_with_limits;
 -- ledger/src/attempts/sql/reserved.sql, ledger/src/read/sql/usage.sql.
