@@ -162,6 +162,32 @@ async fn idle_workers_go_to_whoever_has_the_fewest_for_their_slots() {
     end(weir, &gate, working).await;
 }
 
+/// With probabilities in proportion to the slots, 300 of 400 workers go to the user with three. The bounds are more than
+/// five standard deviations away, and with equal probabilities, 200 are expected.
+#[tokio::test]
+async fn between_equal_shares_chance_decides_in_proportion_to_the_slots() {
+    let weir = with_burst(100).await;
+    let mut client = weir.client().await;
+    let (one, three) = (weir.user("free").await, weir.user("free").await);
+    let own = "INSERT INTO limit_overrides (user_id, event_type, slots) VALUES ($1, 'analysis', 3)";
+    client.execute(own, &[&three]).await.unwrap();
+    submit(&weir, one, 2).await;
+    let jobs = submit(&weir, three, 4).await;
+    let lend = "SELECT jobs FROM lend_jobs('weir_test', ARRAY[$1::text], 'analysis_default', 1)";
+    let mut lent = 0;
+    for _ in 0..400 {
+        let undone = client.transaction().await.unwrap();
+        let row = undone.query_one(lend, &[&KIND]).await.unwrap();
+        let [job] = row.get::<_, Vec<i64>>(0)[..] else {
+            panic!("no worker was lent")
+        };
+        lent += usize::from(jobs.contains(&job));
+        undone.rollback().await.unwrap();
+    }
+    assert!((250..=350).contains(&lent), "{lent} of 400");
+    weir.abandon().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_that_sql_submits_use_idle_workers_too() {
     let weir = with_burst(10).await;
