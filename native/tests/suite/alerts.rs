@@ -34,6 +34,9 @@ const PROGRAMS: (&str, &str) = (
 /// The minutes of a day.
 const DAY: u32 = 24 * 60;
 
+/// An incident's first alert fires within this many minutes.
+const INCIDENT_MINUTES: u32 = 2;
+
 /// The interval at which Prometheus scrapes and evaluates the rules. For days, it is as long as possible.
 fn step_seconds(minutes: u32) -> u32 {
     if minutes > DAY { 240 } else { 30 }
@@ -287,7 +290,7 @@ fn promtool_accepts_the_rules() {
 fn alerts_fire_without_any_process() {
     let Some(promtool) = promtool() else { return };
     let series = [json!({"series": "up{job=\"weir\"}", "values": "0x40"})];
-    let fired = fired(&promtool, &series, 15);
+    let fired = fired(&promtool, &series, INCIDENT_MINUTES);
     assert_eq!(
         fired,
         BTreeSet::from(["WeirDown", "WeirNoOrigin"].map(str::to_owned))
@@ -342,7 +345,7 @@ async fn alerts_fire_without_a_scheduler_or_an_origin() {
     fire(
         &[&watched],
         Gauges::Stay,
-        10,
+        INCIDENT_MINUTES,
         &["WeirNoLeader", "WeirNoMaintenance"],
     )
     .await;
@@ -356,7 +359,7 @@ async fn alerts_fire_without_a_scheduler_or_an_origin() {
     process.stop().await;
     let process = Process::start(&weir, &["schedule"], &[]);
     let watched = Watched::start(&process).await;
-    fire(&[&watched], Gauges::Stay, 10, &["WeirNoOrigin"]).await;
+    fire(&[&watched], Gauges::Stay, INCIDENT_MINUTES, &["WeirNoOrigin"]).await;
     process.stop().await;
     weir.end().await;
 }
@@ -374,7 +377,13 @@ async fn an_alert_fires_without_the_database() {
         (process.scrape().await.value("weir_database_up", &[]) == Some(0.0)).then_some(())
     })
     .await;
-    fire(&[&watched], Gauges::Stay, 10, &["WeirDatabaseUnreachable"]).await;
+    fire(
+        &[&watched],
+        Gauges::Stay,
+        INCIDENT_MINUTES,
+        &["WeirDatabaseUnreachable"],
+    )
+    .await;
     let open = format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true");
     admin.batch_execute(&open).await.unwrap();
     process.stop().await;
@@ -444,11 +453,11 @@ async fn alerts_fire_while_a_handler_always_fails() {
     let watched = Watched::start(&process).await;
     let who = Who::User(weir.user("pro").await);
     let mut jobs = Vec::new();
-    for _ in 0..6 {
+    for _ in 0..20 {
         let answer = weir.post("/api/jobs/broken", who, &json!({})).await;
         jobs.push(answer.body["job"]["id"].as_i64().unwrap());
     }
-    let last = jobs[5];
+    let last = jobs[19];
     for job in jobs {
         assert_eq!(weir.finished(job, who).await["status"], "failed");
     }
@@ -457,7 +466,7 @@ async fn alerts_fire_while_a_handler_always_fails() {
     })
     .await;
     let names = ["WeirJobsFail", "WeirAttemptsFail"];
-    fire(&[&watched], Gauges::Stay, 20, &names).await;
+    fire(&[&watched], Gauges::Stay, INCIDENT_MINUTES, &names).await;
     // The commands of the runbook.
     assert!(
         run(&weir, &["status"]).contains("out of paper"),
@@ -465,7 +474,7 @@ async fn alerts_fire_while_a_handler_always_fails() {
     );
     assert!(run(&weir, &["job", "show", &last.to_string()]).contains("out of paper"));
     let again = ["job", "retry", "--error", "out of paper", "--dry-run"];
-    assert_eq!(run(&weir, &again), "6 jobs would change\n");
+    assert_eq!(run(&weir, &again), "20 jobs would change\n");
     process.stop().await;
     weir.end().await;
 }
@@ -482,8 +491,9 @@ async fn alerts_fire_while_a_transaction_keeps_a_holders_lock() {
     let body = files(&[("a_test.go", GO_TESTS)]).to_string();
     let submit = process.call("POST", "/api/jobs/analysis", Who::User(user), "blocked", &body);
     assert_eq!(submit.await.status, 503);
-    let names = ["WeirBlockedHolders", "WeirUnavailable"];
-    fire(&[&watched], Gauges::Stay, 15, &names).await;
+    let names = ["WeirUnavailable", "WeirLaneWithoutWorkers"];
+    fire(&[&watched], Gauges::Stay, INCIDENT_MINUTES, &names).await;
+    fire(&[&watched], Gauges::Stay, 15, &["WeirBlockedHolders"]).await;
     open.rollback().await.unwrap();
     process.stop().await;
     weir.end().await;
@@ -543,7 +553,13 @@ async fn an_alert_fires_while_no_process_delivers_to_a_webhook() {
     let process = Process::start(&weir, &["schedule"], &[]);
     let watched = Watched::start(&process).await;
     weir.maintenance_started().await;
-    fire(&[&watched], Gauges::Stay, 10, &["WeirWebhooksNotDelivered"]).await;
+    fire(
+        &[&watched],
+        Gauges::Stay,
+        INCIDENT_MINUTES,
+        &["WeirWebhooksNotDelivered"],
+    )
+    .await;
     process.stop().await;
     weir.end().await;
 }
@@ -602,7 +618,13 @@ async fn alerts_fire_while_a_receiver_fails() {
         (failed > 0.0 && scrape.value("weir_undelivered_seconds", &[])? > 1.0).then_some(())
     })
     .await;
-    fire(&[&watched], Gauges::Grow, 120, &["WeirWebhookStalled"]).await;
+    fire(
+        &[&watched],
+        Gauges::Grow,
+        INCIDENT_MINUTES,
+        &["WeirWebhookStalled"],
+    )
+    .await;
 
     // As many events wait after a longer outage.
     client
@@ -617,7 +639,13 @@ async fn alerts_fire_while_a_receiver_fails() {
         (process.scrape().await.value("weir_waiting_deliveries", &[])? > 1000.0).then_some(())
     })
     .await;
-    fire(&[&watched], Gauges::Stay, 10, &["WeirDeliveriesWait"]).await;
+    fire(
+        &[&watched],
+        Gauges::Stay,
+        INCIDENT_MINUTES,
+        &["WeirDeliveriesWait"],
+    )
+    .await;
 
     receiver.answer(Answers::Status(200));
     assert!(
@@ -673,7 +701,7 @@ async fn an_alert_fires_while_jobs_wait_in_a_paused_lane() {
         (paused == 1.0 && scrape.value("weir_lane_jobs", &queued)? == 1.0).then_some(())
     })
     .await;
-    fire(&[&watched], Gauges::Stay, 10, &["WeirLanePaused"]).await;
+    fire(&[&watched], Gauges::Stay, INCIDENT_MINUTES, &["WeirLanePaused"]).await;
     // The command in the alert's summary.
     run(&weir, &["lane", "resume", queue]);
     assert_eq!(weir.finished(job, who).await["status"], "completed");
@@ -699,7 +727,7 @@ async fn an_alert_names_a_user_with_very_many_waiting_jobs() {
             .then_some(())
     })
     .await;
-    fire(&[&watched], Gauges::Stay, 10, &["WeirHolderFloods"]).await;
+    fire(&[&watched], Gauges::Stay, INCIDENT_MINUTES, &["WeirHolderFloods"]).await;
     assert!(
         run(&weir, &["status"]).contains("1100 ann \"the flood\""),
         "the status names the user"
