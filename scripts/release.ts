@@ -7,7 +7,6 @@ import { root, state } from "./lib/paths.ts";
 import { run } from "./lib/process.ts";
 import { say } from "./lib/progress.ts";
 import { packBinary, targets } from "./lib/release/binary.ts";
-import { packCompose } from "./lib/release/compose.ts";
 import { packEdge } from "./lib/release/edge.ts";
 import { buildImage } from "./lib/release/image.ts";
 import { notesOf } from "./lib/release/notes.ts";
@@ -20,7 +19,6 @@ const output = join(state, "release");
 const others: Record<string, (version: string) => Promise<void>> = {
   edge: (version) => packEdge(version, output),
   packages: buildPackages,
-  compose: (version) => packCompose(version, output),
   sbom: (version) => writeBills(version, output),
   image: (version) => buildImage(version, output),
   sums: () => writeSums(output),
@@ -48,7 +46,7 @@ await runMain(async () => {
       `a release has no part "${unknown}"`,
       `pass one or more of ${Object.keys(parts).join(", ")}, or none for all`,
     );
-  const wanted = named.length > 0 ? named : [host, "edge", "packages", "compose", "sbom", "sums", "notes"];
+  const wanted = named.length > 0 ? named : [host, "edge", "packages", "sbom", "sums", "notes"];
   if (named.length === 0) await rm(output, { recursive: true, force: true });
   await mkdir(output, { recursive: true });
   for (const [name, make] of Object.entries(parts)) if (wanted.includes(name)) await make(version);
