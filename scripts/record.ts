@@ -39,7 +39,7 @@ await runMain(async () => {
     throw new Failure(`${path} returned ${response.status}: ${await response.text()}`, "start the stack: npm start");
   };
   const newUser = async (): Promise<string> =>
-    (await ask<Given>("/dev/token", undefined, { tier: "free", burst: workers })).token;
+    (await ask<Given>("/dev/token", undefined, { plan: "free", burst: workers })).token;
   const tokens = await Promise.all([...floods, 1].map(newUser));
   const run = randomUUID();
   const submitShared = (users: number[]): Promise<unknown> => ask("/dev/shared-queue", tokens[0], { run, users });

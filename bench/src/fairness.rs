@@ -363,7 +363,7 @@ async fn done_so_far(client: &tokio_postgres::Client) -> Result<Rest, BenchError
     })
 }
 
-/// Jain's index of the throughput of 50 users on one tier, with 20 to 1 000 waiting jobs each: 1 when all got the same.
+/// Jain's index of the throughput of 50 users on one plan, with 20 to 1 000 waiting jobs each: 1 when all got the same.
 async fn jain(settings: &Settings, stage: &Stage, effort: Effort) -> Result<Line, BenchError> {
     progress("50 users with unequal backlogs");
     stage.clear().await?;

@@ -48,7 +48,7 @@ fn user_of(job: &JobRow) -> Option<String> {
 /// Limits running jobs by user and plan.
 ///
 /// A job over the limit is snoozed, which costs no attempt. It starts at once when another job of its user ends. The
-/// counter `weir_snoozes_total` has the label `tier`. Jobs that were submitted through Weir have their slot already.
+/// counter `weir_snoozes_total` has the label `plan`. Jobs that were submitted through Weir have their slot already.
 pub struct FairnessMiddleware {
     pool: PgPool,
     options: FairnessOptions,
@@ -62,7 +62,7 @@ impl FairnessMiddleware {
     }
 
     fn snooze(&self, plan: Option<String>) -> WorkOutcome {
-        metrics::counter!("weir_snoozes_total", "tier" => plan.unwrap_or_default()).increment(1);
+        metrics::counter!("weir_snoozes_total", "plan" => plan.unwrap_or_default()).increment(1);
         let jitter = rand::random::<f64>();
         WorkOutcome::Snooze(self.options.snooze + self.options.jitter.mul_f64(jitter))
     }

@@ -135,8 +135,8 @@ Examples:
     /// Print a bearer token; creates the user and the subscription if needed.
     #[command(after_help = "\
 Examples:
-  weir token --tier pro
-  weir token --tier free --user 7e1f1d9e-3c87-4d2c-9a6e-9d6a9d1b9c11 --ttl 8h")]
+  weir token --plan pro
+  weir token --plan free --user 7e1f1d9e-3c87-4d2c-9a6e-9d6a9d1b9c11 --ttl 8h")]
     Token(Token),
     /// Check the database's invariants; exit code 1 if any is violated.
     #[command(after_help = "\

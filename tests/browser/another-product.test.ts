@@ -12,7 +12,7 @@ const stack = await startStack({ after }, { env: { WEIR_CONFIG: join(root, "exam
 describe("a product with custom meters, plans and services", () => {
   it("submits, runs, charges and shows jobs without code for their names", async (t) => {
     const id = randomUUID();
-    const token = await stack.weir("token", "--tier", "hobby", "--user", id);
+    const token = await stack.weir("token", "--plan", "hobby", "--user", id);
     assert.equal(token.code, 0, token.stderr);
     const user = new Caller(stack.edge.from(someAddress()), token.stdout.trim());
 

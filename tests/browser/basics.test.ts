@@ -169,7 +169,7 @@ describe("the page", () => {
     const command = (await page.locator("#curl").textContent()) ?? "";
     const { stdout } = await promisify(execFile)("bash", ["-c", command.replace("curl", "curl -s")]);
     const { job } = JSON.parse(stdout) as Accepted;
-    assert.equal(job.tier, "free", "the command does the same as the page");
+    assert.equal(job.plan, "free", "the command does the same as the page");
     const described = JSON.parse(readFileSync(join(root, "native/tests/snapshots/openapi.json"), "utf8")) as {
       paths: Record<string, object>;
     };

@@ -109,7 +109,7 @@ describe("compose.yaml", { skip: skipWithoutGo() }, () => {
     const page = `http://127.0.0.1:${variables.EDGE_PORT}`;
     await untilOk(page, 60_000);
 
-    const token = await weir(["token", "--tier", "free"], environment);
+    const token = await weir(["token", "--plan", "free"], environment);
     assert.equal(token.code, 0, token.stderr);
     const headers = { Authorization: `Bearer ${token.stdout.trim()}` };
     const body = JSON.stringify({ files: [{ path: "a_test.go", content: "func TestAdd(t *testing.T) {}" }] });

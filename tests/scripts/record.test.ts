@@ -35,5 +35,5 @@ it("a recording ends with a failed job without waiting for it", async (t) => {
   assert.equal(recorded.code, 1, recorded.output);
   assert.match(recorded.output, /job 7 is failed: out of paper/);
   // Three customers and the newcomer can use all workers.
-  assert.deepEqual(wanted, Array(4).fill({ tier: "free", burst: 3 }));
+  assert.deepEqual(wanted, Array(4).fill({ plan: "free", burst: 3 }));
 });

@@ -167,11 +167,11 @@ describe("npm start", { timeout: 1_200_000 }, () => {
   });
 
   it("is used by npm run weir", async () => {
-    const token = npm("weir", ["token", "--tier", "pro"]);
+    const token = npm("weir", ["token", "--plan", "pro"]);
     assert.equal(await token.ends(), 0, token.output());
     ofUser = { Authorization: `Bearer ${token.output().trim().split("\n").at(-1)}` };
-    const usage = (await (await fetch(`${url}/api/usage`, { headers: ofUser })).json()) as { tier: string };
-    assert.equal(usage.tier, "pro");
+    const usage = (await (await fetch(`${url}/api/usage`, { headers: ofUser })).json()) as { plan: string };
+    assert.equal(usage.plan, "pro");
   });
 
   it("shares its services file with npm run weir", async () => {

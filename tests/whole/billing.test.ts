@@ -68,9 +68,9 @@ async function tell(event: string, signature = stripeSignature(event, secret)): 
   return answer.status;
 }
 
-const token = await stack.weir("token", "--tier", "free", "--user", subject);
+const token = await stack.weir("token", "--plan", "free", "--user", subject);
 const user = new Caller(stack.edge.from(someAddress()), token.stdout.trim());
-const tier = async (): Promise<string | undefined> => (await user.usage()).tier;
+const currentPlan = async (): Promise<string | undefined> => (await user.usage()).plan;
 const submit = async (): Promise<void> => {
   const { job } = await user.accepted("analysis", { files: [goFile] });
   await user.finished(job.id);
@@ -82,19 +82,19 @@ describe("the example of a backend between Stripe and Weir", () => {
     const now = Math.floor(Date.now() / 1000);
     const upgraded = { id: "evt_2", created: now, subject, plan: "pro" };
     assert.equal(await tell(subscriptionEvent("updated", upgraded)), 204);
-    assert.equal(await tier(), "pro");
+    assert.equal(await currentPlan(), "pro");
     assert.equal(await tell(subscriptionEvent("updated", upgraded)), 204, "again");
     const older = subscriptionEvent("created", { id: "evt_1", created: now - 10, subject, plan: "free" });
     assert.equal(await tell(older), 204, "late, and acknowledged");
-    assert.equal(await tier(), "pro");
+    assert.equal(await currentPlan(), "pro");
     const forged = subscriptionEvent("updated", { id: "evt_3", created: now + 100, subject, plan: "enterprise" });
     assert.equal(await tell(forged, stripeSignature(forged, "whsec_of_another_endpoint")), 400);
-    assert.equal(await tier(), "pro");
+    assert.equal(await currentPlan(), "pro");
     const unknown = subscriptionEvent("updated", { id: "evt_4", created: now + 200, subject, plan: "platinum" });
     assert.equal(await tell(unknown), 204, "a product that Weir does not know");
     const over = subscriptionEvent("deleted", { id: "evt_5", created: now + 300, subject, plan: "pro" });
     assert.equal(await tell(over), 204);
-    assert.equal(await tier(), "free");
+    assert.equal(await currentPlan(), "free");
   });
 
   it("keeps a paid plan when an unpaid one of the same second follows", async () => {
@@ -104,10 +104,10 @@ describe("the example of a backend between Stripe and Weir", () => {
     assert.equal(await tell(subscriptionEvent("updated", paid)), 204);
     const unpaid = { id: "evt_9", created, subject, plan: "pro", status: "incomplete" };
     assert.equal(await tell(subscriptionEvent("created", unpaid)), 204);
-    assert.equal(await tier(), "pro");
+    assert.equal(await currentPlan(), "pro");
     const expired = { id: "evt_10", created: created + 1, subject, plan: "pro", status: "incomplete_expired" };
     assert.equal(await tell(subscriptionEvent("updated", expired)), 204);
-    assert.equal(await tier(), "free");
+    assert.equal(await currentPlan(), "free");
   });
 
   it("applies a purchase once, even if Stripe repeats the event", async () => {
@@ -204,7 +204,7 @@ describe("the example of a backend between Stripe and Weir", () => {
   it("reports usage although other users have no customer", async () => {
     const backend = await startBackend();
     const before = stripe.events.size;
-    const other = await stack.weir("token", "--tier", "free", "--user", `auth0|${randomUUID()}`);
+    const other = await stack.weir("token", "--plan", "free", "--user", `auth0|${randomUUID()}`);
     const stranger = new Caller(stack.edge.from(someAddress()), other.stdout.trim());
     const { job } = await stranger.accepted("analysis", { files: [goFile] });
     await stranger.finished(job.id);
@@ -249,12 +249,12 @@ describe("the example of a backend between Stripe and Weir", () => {
     assert.match(await send({}, { created: created - 5000 }), /older/);
     const unpaid = checkoutEvent("completed", { id: "evt_99", session: "cs_9", subject, meter: "nothing", amount: 1 });
     assert.equal(await tell(unpaid), 204);
-    assert.equal(await tier(), "free", "nothing of this was applied");
+    assert.equal(await currentPlan(), "free", "nothing of this was applied");
     // The others are not kept waiting.
     const paid = list(null, subscriptionItem("analysis", "metered"), subscriptionItem("pro"));
     const event = { id: "evt_200", created: created + 1, subject, plan: "-" };
     assert.equal(await tell(subscriptionEvent("updated", event, paid)), 204);
-    assert.equal(await tier(), "pro", "the first item does not count");
+    assert.equal(await currentPlan(), "pro", "the first item does not count");
   });
 
   it("sets the paid month, and plans of paused and unpaid subscriptions", async () => {
@@ -282,7 +282,7 @@ describe("the example of a backend between Stripe and Weir", () => {
       ["updated", "trialing", { billing_cycle_anchor: created + 7 * 86_400 }, "pro"],
     ] as const) {
       assert.equal(await tell(subscriptionEvent(type, event(status), members)), 204);
-      assert.equal(await tier(), plan, `${type} ${status}`);
+      assert.equal(await currentPlan(), plan, `${type} ${status}`);
     }
   });
 
@@ -293,7 +293,7 @@ describe("the example of a backend between Stripe and Weir", () => {
     assert.equal(await tell(subscriptionEvent("created", next, { id: "sub_2" })), 204);
     const end = { id: "evt_401", created, subject, plan: "pro", status: "canceled" };
     assert.equal(await tell(subscriptionEvent("deleted", end)), 204);
-    assert.equal(await tier(), "pro_plus");
+    assert.equal(await currentPlan(), "pro_plus");
   });
 
   it("ends plans whose prices have lost their lookup keys", async () => {
@@ -312,7 +312,7 @@ describe("the example of a backend between Stripe and Weir", () => {
     ] as const) {
       const event = { id: `evt_${id++}`, created: created++, subject, plan: "-", status };
       assert.equal(await tell(subscriptionEvent(type, event, members)), 204);
-      assert.equal(await tier(), plan, `${type} ${status}`);
+      assert.equal(await currentPlan(), plan, `${type} ${status}`);
       // The price is known after a restart too.
       if (type === "created") await startBackend({ UNPAID_PLAN: "pro_plus" });
     }
@@ -341,7 +341,7 @@ describe("the example of a backend between Stripe and Weir", () => {
       );
       // Stripe repeats it.
       for (const _ of [1, 2]) assert.equal(await tell(event), 204);
-      assert.equal(await tier(), plan, name);
+      assert.equal(await currentPlan(), plan, name);
     }
   });
 
@@ -349,7 +349,7 @@ describe("the example of a backend between Stripe and Weir", () => {
     await startBackend();
     const created = Math.floor(Date.now() / 1000) + 6000;
     const other = `auth0|${randomUUID()}`;
-    const token = (await stack.weir("token", "--tier", "free", "--user", other)).stdout.trim();
+    const token = (await stack.weir("token", "--plan", "free", "--user", other)).stdout.trim();
     const another = new Caller(stack.edge.from(someAddress()), token);
     const send = async (seconds: number, members: object, status = "active"): Promise<void> => {
       const event = { id: `evt_7${seconds}`, created: created + seconds, subject: other, plan: "enterprise", status };
@@ -357,15 +357,15 @@ describe("the example of a backend between Stripe and Weir", () => {
     };
     await send(0, {});
     await send(1, { metadata: { subject } });
-    assert.deepEqual([(await another.usage()).tier, await tier()], ["free", "enterprise"]);
+    assert.deepEqual([(await another.usage()).plan, await currentPlan()], ["free", "enterprise"]);
     await send(2, { metadata: {} }, "canceled");
-    assert.equal(await tier(), "pro_plus", "of the other subscription");
+    assert.equal(await currentPlan(), "pro_plus", "of the other subscription");
   });
 
   it("takes back what a refunded or disputed payment bought", async () => {
     await startBackend();
     const other = `auth0|${randomUUID()}`;
-    const token = (await stack.weir("token", "--tier", "free", "--user", other)).stdout.trim();
+    const token = (await stack.weir("token", "--plan", "free", "--user", other)).stdout.trim();
     const buyer = new Caller(stack.edge.from(someAddress()), token);
     let id = 800;
     const buy = async (payment: string): Promise<void> => {

@@ -43,7 +43,7 @@ describe("a first session, through the edge, the origin and the workers", () => 
   it("runs an analysis and its specification, and charges each once", async () => {
     const user = await signIn("free");
     const before = await user.usage();
-    assert.deepEqual([before.tier, before.analysis.used, before.analysis.reserved], ["free", 0, 0]);
+    assert.deepEqual([before.plan, before.analysis.used, before.analysis.reserved], ["free", 0, 0]);
 
     const submitted = await user.accepted("analysis", { files: [goFile, rustFile] });
     assert.equal(submitted.job.service, "analysis");
@@ -105,8 +105,8 @@ describe("a first session, through the edge, the origin and the workers", () => 
   });
 });
 
-async function signIn(tier: string, address = someAddress()): Promise<Caller> {
-  const ran = await stack.weir("token", "--tier", tier);
+async function signIn(plan: string, address = someAddress()): Promise<Caller> {
+  const ran = await stack.weir("token", "--plan", plan);
   assert.equal(ran.code, 0, ran.stderr);
   return new Caller(stack.edge.from(address), ran.stdout.trim());
 }

@@ -10,7 +10,7 @@ const stack = await startStack({ after });
 describe("the last ten analyses of a period, requested two hundred times at once", () => {
   it("are all granted, no more than those, and charged once", async () => {
     const id = randomUUID();
-    const token = await stack.weir("token", "--tier", "free", "--user", id);
+    const token = await stack.weir("token", "--plan", "free", "--user", id);
     assert.equal(token.code, 0, token.stderr);
     const user = new Caller(stack.edge.from(someAddress()), token.stdout.trim());
     const { analysis, period } = await user.usage();

@@ -17,7 +17,7 @@ const burst = 50;
 const who = element("who", HTMLElement);
 const signedOut = element("signed-out", HTMLElement);
 const signedIn = element("signed-in", HTMLElement);
-const tierButtons = element("tiers", HTMLElement);
+const planButtons = element("tiers", HTMLElement);
 const tokenForm = element("token-form", HTMLFormElement);
 const tokenInput = element("token", HTMLInputElement);
 const hint = element("account-hint", HTMLElement);
@@ -34,7 +34,7 @@ let plans: string[] = [];
 
 void openApi()
   .then((document) => {
-    plans = document.components?.schemas?.WantedToken?.properties?.tier?.enum ?? [];
+    plans = document.components?.schemas?.WantedToken?.properties?.plan?.enum ?? [];
     showPlans();
   })
   // The top of the page shows that the server is unavailable.
@@ -69,21 +69,21 @@ function clearHints(): void {
 }
 
 function showPlans(): void {
-  tierButtons.replaceChildren(...plans.map((plan) => makeButton(planName(plan), () => void enter(plan))));
+  planButtons.replaceChildren(...plans.map((plan) => makeButton(planName(plan), () => void enter(plan))));
 }
 
-async function enter(tier: string): Promise<void> {
+async function enter(plan: string): Promise<void> {
   try {
-    await use(await developmentToken(tier));
+    await use(await developmentToken(plan));
   } catch (error) {
     if (error instanceof Refusal && error.status === 404) hint.textContent = t("noSignIn");
-    else showProblem(error, tierButtons);
+    else showProblem(error, planButtons);
   }
 }
 
 async function use(token: string): Promise<void> {
   clearHints();
-  const accepted = await signIn(token).catch((error) => showProblem(error, tierButtons));
+  const accepted = await signIn(token).catch((error) => showProblem(error, planButtons));
   tokenInput.value = "";
   if (accepted === false) hint.textContent = t("badToken");
 }
@@ -94,13 +94,13 @@ function show(): void {
   signedOut.hidden = usage !== undefined;
   signedIn.hidden = usage === undefined;
   // The focused element is hidden now.
-  if (hadFocus) (usage ? one : tierButtons.querySelector("button"))?.focus();
+  if (hadFocus) (usage ? one : planButtons.querySelector("button"))?.focus();
   allowanceFor(usage !== undefined);
   many.textContent = t("submitMany", { n: left() || burst });
   showSubmitting();
   signInLink.textContent = t(usage ? "tabJobs" : "signIn");
   signInLink.dataset.t = usage ? "tabJobs" : "signIn";
-  who.textContent = usage ? t("tier", { tier: planName(usage.tier) }) : t("signedOut");
+  who.textContent = usage ? t("plan", { plan: planName(usage.plan) }) : t("signedOut");
   const meters = usage?.meters ?? [];
   bars.replaceChildren(
     ...meters.flatMap(({ name, unit, windows }) => windows.map((window) => bar(meterName(name, unit), window))),
@@ -181,7 +181,7 @@ async function submitJobs(count: number, button: HTMLElement, send: () => Promis
 
 /** Offers a larger plan to a user without remaining quota. */
 function offerLargerPlan(): void {
-  if (usage?.tier !== "free" || !plans.includes("pro")) return;
+  if (usage?.plan !== "free" || !plans.includes("pro")) return;
   const label = t("signInAsPlan", { plan: planName("pro") });
   element("notice-text", HTMLElement).append(makeButton(label, () => void signInInstead("pro"), "small"));
 }

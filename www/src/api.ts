@@ -151,9 +151,9 @@ export async function readUsage(token?: string): Promise<Usage> {
   return (await ask<Usage>("/api/usage", { token })).body;
 }
 
-/** A token for a new user of a tier, with a burst or the plan's; only servers in development mode issue one. */
-export async function developmentToken(tier: string, burst?: number): Promise<string> {
-  return (await ask<Given>("/api/dev/token", { method: "POST", body: { tier, burst } })).body.token;
+/** A token for a new user of a plan, with a burst or the plan's; only servers in development mode issue one. */
+export async function developmentToken(plan: string, burst?: number): Promise<string> {
+  return (await ask<Given>("/api/dev/token", { method: "POST", body: { plan, burst } })).body.token;
 }
 
 export async function fetchDocument<T>(path: string): Promise<T> {

@@ -1,4 +1,4 @@
-//! Counts by plan, in the `tier` column, which is the metrics' label. Each is one pass over the unfinished jobs.
+//! Counts by plan, in the `plan` column, which is the metrics' label. Each is one pass over the unfinished jobs.
 
 use super::{rows, statements};
 
@@ -9,7 +9,7 @@ rows! {
         pub queue: String,
         /// The owner's current plan; `anonymous`, or `unknown` for a job of another River client that no worker has
         /// seen.
-        pub tier: String,
+        pub plan: String,
         /// Jobs that wait for a worker, a retry or their time.
         pub queued: f64,
         /// Jobs that run.
@@ -27,7 +27,7 @@ rows! {
         /// The meter's name.
         pub meter: String,
         /// The owner's current plan, or `anonymous`.
-        pub tier: String,
+        pub plan: String,
         /// The queue of the owners' oldest parked jobs; null for owners without parked jobs.
         pub parked_in: Option<String>,
         /// Reservations with a slot.
@@ -50,12 +50,12 @@ rows! {
 }
 
 statements! {
-    /// The unparked jobs by queue and tier.
+    /// The unparked jobs by queue and plan.
     pub fn jobs() -> Vec<PlanJobs> = include_str!("sql/plan_jobs.sql");
 
     /// The deliveries that wait.
     pub fn deliveries() -> WaitingDeliveries = include_str!("sql/waiting_deliveries.sql");
 
-    /// The reservations by meter and tier.
+    /// The reservations by meter and plan.
     pub fn reservations() -> Vec<PlanReservations> = include_str!("sql/plan_reservations.sql");
 }

@@ -46,8 +46,8 @@ rows! {
         pub holder: Uuid,
         /// The user's subject, unless that is the id.
         pub subject: Option<String>,
-        /// The user's current tier, or `anonymous`.
-        pub tier: String,
+        /// The user's current plan, or `anonymous`.
+        pub plan: String,
         /// Jobs that do not run.
         pub waiting: i64,
         /// Of these, jobs that wait for a slot.

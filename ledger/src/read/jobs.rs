@@ -48,8 +48,8 @@ rows! {
         pub settled: bool,
         /// The amount that it was charged.
         pub charged: i64,
-        /// The owner's current tier, or `anonymous`.
-        pub tier: String,
+        /// The owner's current plan, or `anonymous`.
+        pub plan: String,
     }
 
     /// The state and output of a job.

@@ -12,7 +12,7 @@ use crate::reservation::Quotas;
 #[derive(Clone, Debug)]
 pub struct Usage {
     /// The current plan. An unknown user has the default plan.
-    pub tier: String,
+    pub plan: String,
     /// The start of the billing period.
     pub period_start: Timestamp,
     /// The end of the billing period, exclusive.
@@ -55,7 +55,7 @@ pub async fn usage(source: impl Into<Source<'_>>, user: Uuid) -> Result<Usage, D
     });
     let first = rows.first();
     Ok(Usage {
-        tier: first.map_or_else(String::new, |row| row.get("tier")),
+        plan: first.map_or_else(String::new, |row| row.get("tier")),
         period_start: first.map_or(Timestamp::UNIX_EPOCH, |row| row.get("period_start")),
         period_end: first.map_or(Timestamp::UNIX_EPOCH, |row| row.get("period_end")),
         meters: meters.collect(),

@@ -144,8 +144,8 @@ fn name_plans(document: &mut utoipa::openapi::OpenApi, catalogue: &Catalogue) {
     else {
         return;
     };
-    if let Some(RefOr::T(Schema::Object(tier))) = wanted.properties.get_mut("tier") {
+    if let Some(RefOr::T(Schema::Object(plan))) = wanted.properties.get_mut("plan") {
         let plans = catalogue.plans.keys();
-        tier.enum_values = Some(plans.map(|name| name.as_str().into()).collect());
+        plan.enum_values = Some(plans.map(|name| name.as_str().into()).collect());
     }
 }

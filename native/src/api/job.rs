@@ -84,7 +84,10 @@ pub struct Job {
     pub waiting_for: Option<WaitingFor>,
     /// Its lane.
     pub queue: String,
-    /// The tier of its owner now; `anonymous` without an owner.
+    /// The plan of its owner now; `anonymous` without an owner.
+    pub plan: String,
+    /// The same as `plan`, until the next release.
+    #[schema(deprecated)]
     pub tier: String,
     /// The number of attempts, including the current one.
     pub attempt: i16,
@@ -128,7 +131,8 @@ impl Job {
             status,
             waiting_for,
             queue: view.queue,
-            tier: view.tier,
+            tier: view.plan.clone(),
+            plan: view.plan,
             attempt: view.attempt,
             max_attempts: view.max_attempts,
             created_at: view.created_at,
@@ -149,6 +153,7 @@ impl Job {
 
     /// A newly committed job.
     pub(super) fn accepted(job: NewJob, service: &Service) -> Self {
+        let plan = job.plan.unwrap_or("anonymous");
         Self {
             id: job.id,
             service: service.name.clone(),
@@ -159,7 +164,8 @@ impl Job {
                 (false, Some(_)) => WaitingFor::Schedule,
             }),
             queue: job.queue,
-            tier: job.plan.map_or_else(|| "anonymous".to_owned(), str::to_owned),
+            plan: plan.to_owned(),
+            tier: plan.to_owned(),
             attempt: 0,
             max_attempts: service.max_attempts,
             created_at: job.created_at,

@@ -47,7 +47,8 @@ pub(super) async fn lanes(State(api): State<Arc<Api>>, _caller: Caller) -> Resul
 pub(super) struct WantedToken {
     /// The plan.
     #[schema(example = "pro")]
-    tier: String,
+    #[serde(alias = "tier")]
+    plan: String,
     /// The user. Default: a new one.
     user: Option<Uuid>,
     /// The number of the user's jobs at once on workers that would be idle, for every meter. The month is then unlimited,
@@ -63,7 +64,7 @@ pub(super) struct Given {
     user: Uuid,
     /// The plan.
     #[schema(example = "pro")]
-    tier: String,
+    plan: String,
 }
 
 /// Issues a bearer token that is valid for an hour.
@@ -92,9 +93,9 @@ pub(super) async fn development_token(
         return Err(ApiError::NoRoute);
     }
     // As with submissions, the content type does not matter.
-    let Ok(WantedToken { tier, user, burst }) = serde_json::from_slice(&body) else {
+    let Ok(WantedToken { plan, user, burst }) = serde_json::from_slice(&body) else {
         return Err(ApiError::Unprocessable(
-            "tier must be the name of a plan; user, if present, must be a UUID; burst, if present, must be a number \
+            "plan must be the name of a plan; user, if present, must be a UUID; burst, if present, must be a number \
              from 1"
                 .to_owned(),
         ));
@@ -107,7 +108,7 @@ pub(super) async fn development_token(
                 client,
                 &api.settings,
                 &user.into(),
-                &tier,
+                &plan,
                 Duration::from_secs(3600),
             )
             .await
@@ -130,5 +131,5 @@ pub(super) async fn development_token(
             Ok::<_, ApiError>(token)
         })
         .await?;
-    Ok(Json(Given { token, user, tier }))
+    Ok(Json(Given { token, user, plan }))
 }

@@ -41,6 +41,9 @@ pub(super) struct MeterUsage {
 #[derive(Serialize, ToSchema)]
 pub(super) struct Usage {
     /// The plan; `anonymous` without a plan.
+    plan: String,
+    /// The same as `plan`, until the next release.
+    #[schema(deprecated)]
     tier: String,
     period: Option<Period>,
     /// All meters, with all their windows. Empty without a plan.
@@ -88,6 +91,7 @@ pub(super) async fn usage(State(api): State<Arc<Api>>, caller: Caller) -> Result
         probes::ping(&api.pool).await?;
         let names = api.settings.catalogue.meters.keys();
         let anonymous = Usage {
+            plan: "anonymous".to_owned(),
             tier: "anonymous".to_owned(),
             period: None,
             meters: Vec::new(),
@@ -104,7 +108,8 @@ pub(super) async fn usage(State(api): State<Arc<Api>>, caller: Caller) -> Result
         (meter.meter.to_string(), MonthsQuota(Some(quota)))
     });
     Ok(Json(Usage {
-        tier: usage.tier,
+        tier: usage.plan.clone(),
+        plan: usage.plan,
         period: Some(Period {
             start: usage.period_start,
             end: usage.period_end,

@@ -16,8 +16,8 @@ use crate::token;
 #[derive(Args)]
 pub(super) struct Token {
     /// Plan to assign.
-    #[arg(long)]
-    tier: String,
+    #[arg(long, alias = "tier")]
+    plan: String,
     /// The user's subject, as tokens contain it [default: a new UUID].
     #[arg(long)]
     user: Option<Subject>,
@@ -28,10 +28,10 @@ pub(super) struct Token {
 
 impl Token {
     pub(super) async fn run(self, settings: &Settings) -> CommandResult {
-        let Self { tier, user, ttl } = self;
+        let Self { plan, user, ttl } = self;
         let client = connected(settings).await?;
         let user = user.unwrap_or_else(|| Uuid::new_v4().into());
-        let token = token::issue(&client, settings, &user, &tier, ttl).await?;
+        let token = token::issue(&client, settings, &user, &plan, ttl).await?;
         print(&format!("{token}\n"))?;
         Ok(ExitCode::SUCCESS)
     }

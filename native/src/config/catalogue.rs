@@ -15,7 +15,7 @@ use super::variables::Reader;
 pub(crate) const MAX_SLOTS: u32 = 10_000;
 
 /// Members of `/api/usage` that are not meters.
-const RESERVED_METERS: [&str; 3] = ["tier", "period", "meters"];
+const RESERVED_METERS: [&str; 4] = ["plan", "tier", "period", "meters"];
 
 /// Placeholders for holders without a plan, where output is broken down by plan.
 const RESERVED_PLANS: [&str; 2] = ["anonymous", "unknown"];

@@ -274,7 +274,7 @@ pub fn user_text(status: &UserStatus) -> String {
     let mut text = format!(
         "user {}, plan {}{subject}\nbilling period {} to {}",
         status.user,
-        status.tier,
+        status.plan,
         minute(status.period_start),
         minute(status.period_end)
     );
@@ -491,7 +491,7 @@ mod tests {
             user: uuid::Uuid::max(),
             subject: Some("ä".repeat(127)),
             known: true,
-            tier: "enterprise".to_owned(),
+            plan: "enterprise".to_owned(),
             period_start: "2026-11-01T00:00:00Z".parse().unwrap(),
             period_end: "2026-12-01T00:00:00Z".parse().unwrap(),
             meters: vec![

@@ -22,7 +22,7 @@ pub struct UserStatus {
     /// Whether the user exists: has a subscription, or has submitted something.
     pub known: bool,
     /// The current plan. An unknown user is on the default plan.
-    pub tier: String,
+    pub plan: String,
     /// The start of the billing period.
     pub period_start: Timestamp,
     /// The end of the billing period.
@@ -116,7 +116,7 @@ pub async fn user(client: &Client, subject: &Subject) -> Result<UserStatus, Data
             false => subject.uuid().is_none().then(|| subject.to_string()),
         },
         known: known.is_user,
-        tier: usage.tier,
+        plan: usage.plan,
         period_start: usage.period_start,
         period_end: usage.period_end,
         meters,

@@ -57,7 +57,7 @@ mod tests {
         let holder = |subject: Option<&str>| BusyHolder {
             holder: Uuid::nil(),
             subject: subject.map(str::to_owned),
-            tier: "free".to_owned(),
+            plan: "free".to_owned(),
             waiting: 7,
             parked: 7,
             running: 1,

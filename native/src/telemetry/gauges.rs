@@ -14,12 +14,12 @@ use weir_ledger::database::DatabaseError;
 use weir_ledger::processes::DELIVERY_POOL;
 use weir_ledger::read::{self, lanes, overview};
 
-/// Values of `tier` that are not plans: a client address, or a user whom no worker has looked up yet.
-const NO_TIER: [&str; 2] = ["anonymous", "unknown"];
+/// Values of `plan` that are not plans: a client address, or a user whom no worker has looked up yet.
+const NO_PLAN: [&str; 2] = ["anonymous", "unknown"];
 
-/// All values of the `tier` label.
-fn tiers(catalogue: &Catalogue) -> impl Iterator<Item = &str> {
-    catalogue.plans.keys().map(String::as_str).chain(NO_TIER)
+/// All values of the `plan` label.
+fn plans(catalogue: &Catalogue) -> impl Iterator<Item = &str> {
+    catalogue.plans.keys().map(String::as_str).chain(NO_PLAN)
 }
 
 /// Every gauge by its name and the values of its labels. A gauge missing in the database's response is zero.
@@ -73,8 +73,8 @@ impl Gauges {
                 );
                 let queue_labels = [lane_labels(), vec![("queue", queue.clone())]].concat();
                 paused.insert(queue.clone(), gauge!("weir_lane_paused", &queue_labels));
-                for tier in tiers(catalogue) {
-                    let labels = || [lane_labels(), vec![("tier", tier.to_owned())]].concat();
+                for plan in plans(catalogue) {
+                    let labels = || [lane_labels(), vec![("plan", plan.to_owned())]].concat();
                     add("weir_oldest_wait_seconds", labels());
                     add("weir_oldest_parked_seconds", labels());
                     add("weir_lent_workers", labels());
@@ -99,9 +99,9 @@ impl Gauges {
             for state in ["admitted", "parked", "between_attempts"] {
                 add("weir_open_reservations", of("state", state));
             }
-            for tier in tiers(catalogue).filter(|tier| *tier != "unknown") {
-                add("weir_slots_in_use", of("tier", tier));
-                add("weir_parked_jobs", of("tier", tier));
+            for plan in plans(catalogue).filter(|plan| *plan != "unknown") {
+                add("weir_slots_in_use", of("plan", plan));
+                add("weir_parked_jobs", of("plan", plan));
             }
         }
         Self {
@@ -200,22 +200,22 @@ impl Gauges {
                 ("running", row.running),
                 ("outstanding", row.outstanding),
             ] {
-                add(&["weir_lane_jobs", service, lane, &row.tier, state], jobs);
+                add(&["weir_lane_jobs", service, lane, &row.plan, state], jobs);
             }
-            add(&["weir_lent_workers", service, lane, &row.tier], row.lent);
+            add(&["weir_lent_workers", service, lane, &row.plan], row.lent);
             add(
-                &["weir_oldest_wait_seconds", service, lane, &row.tier],
+                &["weir_oldest_wait_seconds", service, lane, &row.plan],
                 row.oldest_wait,
             );
         }
         for row in &reservations {
-            let (meter, tier) = (row.meter.as_str(), row.tier.as_str());
-            add(&["weir_slots_in_use", meter, tier], row.admitted);
-            add(&["weir_parked_jobs", meter, tier], row.parked);
+            let (meter, plan) = (row.meter.as_str(), row.plan.as_str());
+            add(&["weir_slots_in_use", meter, plan], row.admitted);
+            add(&["weir_parked_jobs", meter, plan], row.parked);
             let lane = row.parked_in.as_ref().and_then(|queue| self.lanes.get(queue));
             if let Some((service, lane)) = lane {
                 add(
-                    &["weir_oldest_parked_seconds", service, lane, tier],
+                    &["weir_oldest_parked_seconds", service, lane, plan],
                     row.oldest_parked,
                 );
             }

@@ -104,7 +104,7 @@ const COUNTERS: [(&str, &str); 20] = [
     ),
     (
         "weir_snoozes_total",
-        "Attempts snoozed because no slot was free, by tier",
+        "Attempts snoozed because no slot was free, by plan",
     ),
     (
         "weir_attempts_total",
@@ -254,7 +254,7 @@ const GAUGES: [(&str, &str); 29] = [
     ),
     (
         "weir_lane_jobs",
-        "Jobs that are not parked, by service, lane, tier of the owner and state (queued, running, outstanding: the handler answers later)",
+        "Jobs that are not parked, by service, lane, plan of the owner and state (queued, running, outstanding: the handler answers later)",
     ),
     (
         "weir_lane_workers",
@@ -262,22 +262,22 @@ const GAUGES: [(&str, &str); 29] = [
     ),
     (
         "weir_lent_workers",
-        "Workers that run jobs over their holder's slots, by service, lane and tier",
+        "Workers that run jobs over their holder's slots, by service, lane and plan",
     ),
     (
         "weir_oldest_wait_seconds",
-        "Time that the oldest runnable job has waited for a worker, by service, lane and tier",
+        "Time that the oldest runnable job has waited for a worker, by service, lane and plan",
     ),
     (
         "weir_oldest_parked_seconds",
-        "Time that the oldest parked job has waited for a slot, by service, lane and tier; a holder counts in the lane \
+        "Time that the oldest parked job has waited for a slot, by service, lane and plan; a holder counts in the lane \
          of its oldest parked job",
     ),
     (
         "weir_parked_jobs",
-        "Jobs that wait for one of their holder's slots, by meter and tier",
+        "Jobs that wait for one of their holder's slots, by meter and plan",
     ),
-    ("weir_slots_in_use", "Slots in use, by meter and tier"),
+    ("weir_slots_in_use", "Slots in use, by meter and plan"),
     (
         "weir_snapshots_visible",
         "1 if Weir's role can see the snapshots of all sessions and standbys (pg_monitor), else 0, and older snapshots \
@@ -362,8 +362,8 @@ fn register(settings: &Settings) {
     for slot in ["own", "lent"] {
         zero("weir_starts_total", &[("slot", slot.to_owned())]);
     }
-    for tier in catalogue.plans.keys() {
-        zero("weir_snoozes_total", &[("tier", tier.clone())]);
+    for plan in catalogue.plans.keys() {
+        zero("weir_snoozes_total", &[("plan", plan.clone())]);
     }
     for meter in catalogue.meters.keys() {
         for (name, label, values) in [

@@ -275,7 +275,7 @@ impl Worker {
         if fairness.enabled || matches!(holds, Some(Holds::Nothing(_))) {
             match self.admit_with_retries(job, meter).await? {
                 LateAdmission::Admitted => {}
-                LateAdmission::Parked(tier) => return Ok(Entry::Waits(snooze(fairness, job, tier))),
+                LateAdmission::Parked(plan) => return Ok(Entry::Waits(snooze(fairness, job, plan))),
                 LateAdmission::Blocked => {
                     weir_ledger::access_log!(
                         false,
@@ -381,10 +381,10 @@ fn record_start(job: &ClaimedJob) {
     }
 }
 
-fn snooze(fairness: &Fairness, job: &ClaimedJob, tier: Option<&'static str>) -> End {
-    let tier = tier.unwrap_or("anonymous");
-    metrics::counter!("weir_snoozes_total", "tier" => tier).increment(1);
-    weir_ledger::access_log!(false, job = job.id, tier, "snoozed: no free slot");
+fn snooze(fairness: &Fairness, job: &ClaimedJob, plan: Option<&'static str>) -> End {
+    let plan = plan.unwrap_or("anonymous");
+    metrics::counter!("weir_snoozes_total", "plan" => plan).increment(1);
+    weir_ledger::access_log!(false, job = job.id, plan, "snoozed: no free slot");
     // Spread by jitter, so that jobs refused together do not return together.
     let jitter = fairness.jitter.as_secs_f64() * rand::random::<f64>();
     End::Snoozed(fairness.snooze + Duration::from_secs_f64(jitter))

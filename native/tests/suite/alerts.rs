@@ -426,7 +426,7 @@ async fn alerts_fire_while_users_submit_more_than_runs() {
     weir.until("the waits in a scrape", async || {
         let half = watched.since.elapsed().as_secs_f64() / 2.0;
         let scrape = process.scrape().await;
-        let of_lane = [("service", "analysis"), ("lane", "default"), ("tier", "free")];
+        let of_lane = [("service", "analysis"), ("lane", "default"), ("plan", "free")];
         let waits = ["weir_oldest_parked_seconds", "weir_oldest_wait_seconds"];
         waits
             .iter()
@@ -695,7 +695,7 @@ async fn an_alert_fires_while_jobs_wait_in_a_paused_lane() {
         let queued = [
             ("service", "analysis"),
             ("lane", "default"),
-            ("tier", "free"),
+            ("plan", "free"),
             ("state", "queued"),
         ];
         (paused == 1.0 && scrape.value("weir_lane_jobs", &queued)? == 1.0).then_some(())

@@ -31,7 +31,7 @@ const VIOLATIONS: [(&str, &str, &str); 40] = [
         "I1: user $user, analysis",
     ),
     (
-        "more slots than the tier has",
+        "more slots than the plan has",
         "UPDATE quota_reservations SET admitted_at = now(), parked_at = NULL WHERE holder = '$user'",
         "I2: holder $user, analysis: 2 slots in use, limit 1",
     ),

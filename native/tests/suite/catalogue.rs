@@ -240,7 +240,7 @@ async fn slots_and_lanes_are_those_of_the_plan() {
             .await;
         assert_eq!(answer.status, 202, "{}", answer.body);
         let job = &answer.body["job"];
-        assert_eq!(job["tier"], if user == hobby { "hobby" } else { "team" });
+        assert_eq!(job["plan"], if user == hobby { "hobby" } else { "team" });
         let parked = job["waiting_for"] == "slot";
         (job["queue"].as_str().unwrap().to_owned(), parked)
     };

@@ -85,7 +85,7 @@ async fn a_token_names_a_user_of_the_requested_tier() {
         &weir,
         &[
             "token",
-            "--tier",
+            "--plan",
             "pro",
             "--user",
             &user.to_string(),
@@ -111,9 +111,10 @@ async fn a_token_names_a_user_of_the_requested_tier() {
         claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap(),
         90
     );
-    assert_eq!(weir.get("/api/usage", Who::User(user)).await.body["tier"], "pro");
+    let usage = weir.get("/api/usage", Who::User(user)).await.body;
+    assert_eq!((&usage["plan"], &usage["tier"]), (&json!("pro"), &json!("pro")));
 
-    // Without a secret, nothing is signed and no user is created.
+    // Without a secret, nothing is signed and no user is created. `--tier` was the option's name.
     let output = command(&weir, &["token", "--tier", "free"])
         .env_remove("JWT_SECRET")
         .output()
@@ -424,7 +425,7 @@ fn a_wrong_value_is_answered_with_an_example() {
             ],
             duration,
         ),
-        (&["token", "--tier", "pro", "--ttl", "8"], duration),
+        (&["token", "--plan", "pro", "--ttl", "8"], duration),
         (&["webhook", "test", "mine"], "`weir webhook list` shows the ids"),
     ];
     for (arguments, example) in cases {

@@ -154,7 +154,7 @@ async fn a_backend_acts_on_behalf_within_its_keys_scopes() {
     assert_eq!(weir.send(request.body(Body::empty()).unwrap()).await.status, 401);
     let anonymous = Who::Address("198.51.100.9");
     let usage = weir.call("GET", "/api/usage", anonymous, &zoe, Vec::new()).await;
-    assert_eq!(usage.body["tier"], "anonymous");
+    assert_eq!(usage.body["plan"], "anonymous");
     let bearer = format!("Bearer {}", backend.key);
     let both = [("authorization", bearer.as_str()), zoe[0]];
     let answer = weir.call("GET", "/api/usage", anonymous, &both, Vec::new()).await;

@@ -118,9 +118,9 @@ async fn a_killed_workers_jobs_resume_within_fifteen_seconds() {
     let client = weir.client().await;
     let mut users = HashMap::new();
     let mut jobs: i64 = 0;
-    for tier in PLANS.into_iter().chain(["free"; 3]) {
-        let user = weir.user(tier).await;
-        let limit = i64::from(weir.slots_of(tier));
+    for plan in PLANS.into_iter().chain(["free"; 3]) {
+        let user = weir.user(plan).await;
+        let limit = i64::from(weir.slots_of(plan));
         users.insert(user, limit);
         for _ in 0..20 * limit {
             let answer = weir.post("/api/jobs/nap", Who::User(user), &json!({})).await;

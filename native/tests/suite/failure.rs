@@ -23,10 +23,10 @@ use weir_ledger::holder::Holder;
 /// Long enough for a busy machine, and far below the 36 s that all others used to wait.
 const MAX_WAIT_OF_OTHERS: Duration = Duration::from_secs(8);
 
-async fn users(weir: &Weir, tier: &str, count: usize) -> Vec<Uuid> {
+async fn users(weir: &Weir, plan: &str, count: usize) -> Vec<Uuid> {
     let mut users = Vec::new();
     for _ in 0..count {
-        users.push(weir.user(tier).await);
+        users.push(weir.user(plan).await);
     }
     users
 }

@@ -89,19 +89,19 @@ async fn the_limit_of_each_tier_holds_over_three_processes_and_everything_runs()
         processes.push(work(weir.another(&[]), &clockwork, Role::Work).await);
     }
     let mut users = Vec::new();
-    for tier in PLANS {
-        let user = weir.user(tier).await;
+    for plan in PLANS {
+        let user = weir.user(plan).await;
         submit(&weir, Who::User(user), 12).await;
-        users.push((user, tier));
+        users.push((user, plan));
     }
     submit(&weir, Who::Address("198.51.100.7"), 6).await;
     weir.all_finished().await;
     let most = clockwork.most.lock().unwrap().clone();
-    for (user, tier) in users {
-        let limit = weir.slots_of(tier) as usize;
+    for (user, plan) in users {
+        let limit = weir.slots_of(plan) as usize;
         assert_eq!(
             most[&user], limit,
-            "{tier}: all of its slots are used, and no more"
+            "{plan}: all of its slots are used, and no more"
         );
     }
     assert_eq!(

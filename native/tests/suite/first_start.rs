@@ -314,7 +314,7 @@ async fn without_weirs_tables_the_error_names_the_command() {
     for arguments in [
         &["status"][..],
         &["audit"],
-        &["token", "--tier", "free"],
+        &["token", "--plan", "free"],
         &["up"],
         &["work"],
     ] {

@@ -105,7 +105,7 @@ async fn the_description_has_bounds_and_unique_schema_names() {
         let name = schema["$ref"].as_str().unwrap().rsplit('/').next().unwrap();
         &schemas[name]["properties"]
     };
-    assert!(body_of("/api/dev/token", "post")["tier"]["enum"].is_array());
+    assert!(body_of("/api/dev/token", "post")["plan"]["enum"].is_array());
     assert_eq!(body_of("/worker/jobs/{id}/extend", "post")["more"]["minimum"], 1);
     let grant = body_of("/admin/holders/{subject}/grants", "post");
     assert_eq!(grant["amount"]["minimum"], 1);

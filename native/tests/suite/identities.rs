@@ -42,11 +42,11 @@ async fn river(weir: &Weir, id: i64) -> (Value, Value, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subject_is_one_holder_for_all_clients() {
     let weir = Weir::new().await;
-    let token = weir_output(&weir, &["token", "--tier", "pro", "--user", CLERK]);
+    let token = weir_output(&weir, &["token", "--plan", "pro", "--user", CLERK]);
     assert_eq!(claims(&token)["sub"], CLERK);
 
     let who = Who::Subject(CLERK);
-    assert_eq!(weir.get("/api/usage", who).await.body["tier"], "pro");
+    assert_eq!(weir.get("/api/usage", who).await.body["plan"], "pro");
     let slots = weir.slots_of("pro") as usize;
     let gate = Gate::new();
     let working = gate.work(weir.another(&[]), Role::Both).await;
@@ -86,11 +86,11 @@ async fn a_subject_is_one_holder_for_all_clients() {
         let status = weir_output(&weir, &["status", "--json", "--user", &user]);
         let status: Value = serde_json::from_str(&status).unwrap();
         assert_eq!(
-            (&status["known"], &status["subject"], &status["tier"]),
+            (&status["known"], &status["subject"], &status["plan"]),
             (&json!(true), &json!(CLERK), &json!("pro")),
             "{status}"
         );
-        let token = weir_output(&weir, &["token", "--tier", "pro", "--user", &user]);
+        let token = weir_output(&weir, &["token", "--plan", "pro", "--user", &user]);
         assert_eq!(claims(&token)["sub"], CLERK);
     }
     let text = weir_output(&weir, &["status", "--user", CLERK]);
@@ -206,7 +206,7 @@ async fn subjects_up_to_255_bytes_are_accepted_end_to_end() {
     );
     weir_output(&weir, &["status", "--user", longest]);
     for refused in ["a".repeat(256), String::new(), "a\nb".to_owned()] {
-        let output = command(&weir, &["token", "--tier", "free", "--user", &refused])
+        let output = command(&weir, &["token", "--plan", "free", "--user", &refused])
             .output()
             .unwrap();
         assert!(!output.status.success());
@@ -246,9 +246,9 @@ async fn a_user_inserted_by_hand_under_another_id_can_submit() {
     let job = weir.analyse(Who::Subject("anne"), "a_test.go", GO_TESTS).await;
     let of_anne = holders(&weir, &[job]).await;
     assert!(of_anne.len() == 1 && of_anne[0] != rows[0].get::<_, Uuid>(0));
-    weir_output(&weir, &["token", "--tier", "pro", "--user", "ben"]);
+    weir_output(&weir, &["token", "--plan", "pro", "--user", "ben"]);
     assert_eq!(
-        weir.get("/api/usage", Who::Subject("ben")).await.body["tier"],
+        weir.get("/api/usage", Who::Subject("ben")).await.body["plan"],
         "pro"
     );
     weir.abandon().await;

@@ -29,9 +29,9 @@ async fn jobs_snoozed_by_the_guard_are_counted_by_tier() {
         .unwrap();
     let process = Process::start(&weir, &["work"], &[]);
     process.ready().await;
-    let snoozes = async |tier: &str| {
+    let snoozes = async |plan: &str| {
         let scrape = process.scrape().await;
-        scrape.value("weir_snoozes_total", &[("tier", tier)])
+        scrape.value("weir_snoozes_total", &[("plan", plan)])
     };
     weir.until("a refusal to be counted", async || {
         (snoozes("free").await? > 0.0).then_some(())
@@ -135,8 +135,8 @@ async fn the_oldest_parked_job_is_shown_by_lane_and_plan() {
         )
         .await
         .unwrap();
-    let oldest = async |lane: &str, tier: &str| {
-        let labels = [("service", "analysis"), ("lane", lane), ("tier", tier)];
+    let oldest = async |lane: &str, plan: &str| {
+        let labels = [("service", "analysis"), ("lane", lane), ("plan", plan)];
         process
             .scrape()
             .await

@@ -708,7 +708,7 @@ async fn every_documented_answer_occurs_as_documented() {
 async fn development_tokens_exist_in_development_only() {
     let route = "/api/dev/token";
     let anybody = Who::Address("198.51.100.9");
-    let ask = async |weir: &Weir, tier: &str| weir.post(route, anybody, &json!({ "tier": tier })).await;
+    let ask = async |weir: &Weir, plan: &str| weir.post(route, anybody, &json!({ "plan": plan })).await;
     let weir = Weir::new().await;
     let described = Described::of(&weir).await;
     assert!(described.document["paths"].get(route).is_none());
@@ -718,10 +718,10 @@ async fn development_tokens_exist_in_development_only() {
     let weir = Weir::with(&[("WEIR_ENV", "development")]).await;
     let mut described = Described::of(&weir).await;
     let given = ask(&weir, "pro").await;
-    assert_eq!((given.status.as_u16(), &given.body["tier"]), (200, &"pro".into()));
+    assert_eq!((given.status.as_u16(), &given.body["plan"]), (200, &"pro".into()));
     described.check(route, "POST", &given);
     let user = Who::User(given.body["user"].as_str().unwrap().parse().unwrap());
-    assert_eq!(weir.get("/api/usage", user).await.body["tier"], "pro");
+    assert_eq!(weir.get("/api/usage", user).await.body["plan"], "pro");
     let refused = ask(&weir, "gold").await;
     assert_eq!(refused.status, 422);
     described.check(route, "POST", &refused);
@@ -754,7 +754,7 @@ async fn development_tokens_can_have_a_burst() {
         let anybody = Who::Address("198.51.100.9");
         weir.post("/api/dev/token", anybody, &wanted).await
     };
-    let given = ask(json!({ "tier": "free", "burst": 3 })).await;
+    let given = ask(json!({ "plan": "free", "burst": 3 })).await;
     assert_eq!(given.status, 200, "{}", given.body);
     let user: Uuid = given.body["user"].as_str().unwrap().parse().unwrap();
     let set = "SELECT count(*), count(*) FILTER (WHERE o.burst = 3 AND o.month = -1 AND o.slots IS NULL AND o.expires_at IS NULL)
@@ -764,7 +764,7 @@ async fn development_tokens_can_have_a_burst() {
     let (meters, with_burst): (i64, i64) = (row.get(0), row.get(1));
     assert_eq!((meters, with_burst), (2, 2));
     for burst in [json!(0), json!(-1), json!("3"), json!(1_000_001)] {
-        let refused = ask(json!({ "tier": "free", "burst": burst })).await;
+        let refused = ask(json!({ "plan": "free", "burst": burst })).await;
         assert_eq!(refused.status, 422, "{burst}: {}", refused.body);
     }
     weir.end().await;

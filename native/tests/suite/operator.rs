@@ -138,11 +138,11 @@ async fn a_scheduler_shows_depth_slots_and_parked_jobs_by_tier() {
             (scrape.value("weir_leader_known", &[]) == Some(1.0)).then_some(scrape)
         })
         .await;
-    let lane = |lane: &str, tier: &str, state: &str| {
+    let lane = |lane: &str, plan: &str, state: &str| {
         let labels = [
             ("service", "analysis"),
             ("lane", lane),
-            ("tier", tier),
+            ("plan", plan),
             ("state", state),
         ];
         scrape.value("weir_lane_jobs", &labels)
@@ -152,7 +152,7 @@ async fn a_scheduler_shows_depth_slots_and_parked_jobs_by_tier() {
     assert_eq!(lane("default", "anonymous", "queued"), Some(1.0));
     assert_eq!(lane("default", "pro", "queued"), Some(0.0));
     assert_eq!(lane("priority", "pro", "running"), Some(0.0));
-    let of = |name: &str, tier: &str| scrape.value(name, &[("meter", "analysis"), ("tier", tier)]);
+    let of = |name: &str, plan: &str| scrape.value(name, &[("meter", "analysis"), ("plan", plan)]);
     assert_eq!(of("weir_parked_jobs", "free"), Some(4.0));
     assert_eq!(of("weir_parked_jobs", "pro"), Some(2.0));
     assert_eq!(of("weir_slots_in_use", "free"), Some(1.0));
@@ -168,7 +168,7 @@ async fn a_scheduler_shows_depth_slots_and_parked_jobs_by_tier() {
         [state("admitted"), state("parked"), state("between_attempts")],
         [Some(5.0), Some(6.0), Some(0.0)]
     );
-    let oldest = [("service", "analysis"), ("lane", "priority"), ("tier", "pro")];
+    let oldest = [("service", "analysis"), ("lane", "priority"), ("plan", "pro")];
     assert!(scrape.value("weir_oldest_wait_seconds", &oldest).unwrap() > 0.0);
     assert_eq!(scrape.value("weir_worker_processes", &[]), Some(0.0));
     assert_eq!(scrape.value("weir_database_up", &[]), Some(1.0));
@@ -212,7 +212,7 @@ async fn readiness_needs_a_database_and_reports_a_missing_leader() {
     let waiting = [
         ("service", "analysis"),
         ("lane", "default"),
-        ("tier", "free"),
+        ("plan", "free"),
         ("state", "queued"),
     ];
     assert!(
@@ -288,7 +288,7 @@ async fn a_slow_count_does_not_mean_the_database_is_down() {
     let mut operator = weir.client().await;
     let open = operator.transaction().await.unwrap();
     open.batch_execute("LOCK TABLE quota_reservations").await.unwrap();
-    let waiting = [("meter", "analysis"), ("tier", "free")];
+    let waiting = [("meter", "analysis"), ("plan", "free")];
     let scrape = weir
         .until("a scrape that could not count", async || {
             let scrape = process.scrape().await;
@@ -575,7 +575,7 @@ async fn status_shows_why_a_users_jobs_wait() {
         String::from_utf8(output.stdout).unwrap()
     };
     let status: Value = serde_json::from_str(&run(&["--json"])).unwrap();
-    assert_eq!(status["tier"], "free");
+    assert_eq!(status["plan"], "free");
     let share = |meter: &str| {
         let all = status["meters"].as_array().unwrap();
         all.iter().find(|one| one["meter"] == meter).unwrap().clone()

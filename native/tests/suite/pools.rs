@@ -22,11 +22,11 @@ async fn start(weir: &Weir, gate: &Arc<Gate>, lend: &'static str) -> Working {
         .await
 }
 
-/// One job of each of `count` new users of this tier.
-async fn submit(weir: &Weir, tier: &str, count: usize) -> Vec<Uuid> {
+/// One job of each of `count` new users of this plan.
+async fn submit(weir: &Weir, plan: &str, count: usize) -> Vec<Uuid> {
     let mut users = Vec::new();
     for _ in 0..count {
-        let user = weir.user(tier).await;
+        let user = weir.user(plan).await;
         weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
         users.push(user);
     }

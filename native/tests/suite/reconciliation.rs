@@ -904,6 +904,6 @@ async fn the_error_is_of_the_last_attempt_and_a_due_plan_applies() {
         .await
         .unwrap();
     let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
-    assert_eq!(job["tier"], "pro");
+    assert_eq!(job["plan"], "pro");
     weir.abandon().await;
 }

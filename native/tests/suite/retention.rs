@@ -102,7 +102,7 @@ fn assert_unchanged(before: &Value, after: &Value) {
         "attempt",
         "created_at",
         "started_at",
-        "tier",
+        "plan",
     ] {
         assert_eq!(before[member], after[member], "{member}");
     }
@@ -207,8 +207,8 @@ async fn unlimited_retention_does_not_affect_other_plans() {
     let for_ever = "UPDATE subscription_plans SET retention_days = 2147483647 WHERE tier = 'pro'";
     assert_eq!(client.execute(for_ever, &[]).await.unwrap(), 1);
     let mut jobs = Vec::new();
-    for tier in ["pro", "free"] {
-        let user = weir.user(tier).await;
+    for plan in ["pro", "free"] {
+        let user = weir.user(plan).await;
         let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
         weir.ended_by_other_client(id, "completed").await;
         jobs.push((id, user));

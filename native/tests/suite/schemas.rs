@@ -169,6 +169,6 @@ async fn charges_and_plans_are_found_under_any_search_path() {
     let changed =
         "UPDATE weir_two.user_subscriptions SET canceled_at = now(), status = 'canceled' WHERE user_id = $1";
     assert_eq!(theirs.execute(changed, &[&user]).await.unwrap(), 1);
-    assert_eq!(weir.get("/api/usage", Who::User(user)).await.body["tier"], "free");
+    assert_eq!(weir.get("/api/usage", Who::User(user)).await.body["plan"], "free");
     weir.end().await;
 }

@@ -440,7 +440,7 @@ async fn subjects_are_the_same_holders_in_sql_and_in_rust() {
     let (_, id) = submit(&client, "auth0|anne").await;
     let job = weir.get(&format!("/api/jobs/{}", id.unwrap()), who).await.body;
     assert_eq!(
-        (&job["status"], &job["tier"]),
+        (&job["status"], &job["plan"]),
         (&json!("queued"), &json!("free")),
         "{job}"
     );

@@ -61,8 +61,8 @@ async fn slots_come_from_the_database_and_differences_are_shown() {
 #[tokio::test(flavor = "multi_thread")]
 async fn status_counts_running_queued_and_parked_jobs() {
     let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "1")]).await;
-    let submit = async |tier, jobs| {
-        let user = weir.user(tier).await;
+    let submit = async |plan, jobs| {
+        let user = weir.user(plan).await;
         for _ in 0..jobs {
             weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
         }

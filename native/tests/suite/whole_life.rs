@@ -143,7 +143,7 @@ async fn only_its_owner_can_see_a_job() {
     let id = weir.analyse(anonymous[0], "a_test.go", GO_TESTS).await;
     let path = format!("/api/jobs/{id}");
     let job = weir.get(&path, anonymous[0]).await.body;
-    assert_eq!((&job["tier"], &job["reserved"]), (&json!("anonymous"), &json!(0)));
+    assert_eq!((&job["plan"], &job["reserved"]), (&json!("anonymous"), &json!(0)));
     assert_eq!(weir.get(&path, anonymous[1]).await.status, 404);
     weir.end().await;
 }

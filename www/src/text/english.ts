@@ -132,7 +132,7 @@ export const english = {
   token: "Token",
   useToken: "Sign in",
   badToken: "That token is not valid.",
-  tier: "Plan: {tier}",
+  plan: "Plan: {plan}",
   free: "Free",
   "plan.free": "Free",
   "plan.pro": "Pro",

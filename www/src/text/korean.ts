@@ -128,7 +128,7 @@ export const korean: Record<Key, string> = {
   token: "토큰",
   useToken: "로그인",
   badToken: "유효하지 않은 토큰입니다.",
-  tier: "요금제: {tier}",
+  plan: "요금제: {plan}",
   free: "Free",
   "plan.free": "Free",
   "plan.pro": "Pro",

@@ -2,7 +2,7 @@
 -- River's index of states.
 -- Parameters: $1 whether holders with the most running jobs come first, $2 how many holders.
 SELECT held.holder, (SELECT u.subject FROM users u WHERE u.id = held.user_id) AS subject, held.waiting, held.parked, held.running, held.oldest_turn_ms,
-       (SELECT t.tier FROM tier_of(held.user_id, now()) t) AS tier
+       (SELECT t.tier FROM tier_of(held.user_id, now()) t) AS plan
 FROM (
     SELECT r.holder,
            (array_agg(r.user_id))[1] AS user_id,

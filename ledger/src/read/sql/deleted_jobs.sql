@@ -6,7 +6,7 @@ SELECT s.job_id AS id, $3::text AS kind, CASE WHEN u.job_id IS NULL THEN 'cancel
        CASE WHEN u.job_id IS NULL THEN 'the job was deleted' END AS error, NULL::jsonb AS output, false AS parked,
        false AS lent, NULL::timestamptz AS expires_at, NULL::jsonb AS progress, 0::bigint AS reserved, s.ended_at IS NOT NULL AS settled,
        coalesce(u.quota_amount, 0) AS charged,
-       (SELECT t.tier FROM tier_of(s.user_id, now()) t) AS tier
+       (SELECT t.tier FROM tier_of(s.user_id, now()) t) AS plan
 FROM weir_jobs s
 LEFT JOIN usage_events u ON u.job_id = s.job_id
 WHERE s.holder = $1 AND s.submitted_at IS NOT NULL AND s.job_id = ANY ($2)

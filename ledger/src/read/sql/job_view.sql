@@ -8,7 +8,7 @@ SELECT s.job_id AS id, j.kind, j.state, j.queue, j.attempt, j.max_attempts, j.cr
        j.lent, s.start_by AS expires_at,
        CASE WHEN s.ended_at IS NULL THEN s.reserved_amount ELSE 0 END AS reserved, s.ended_at IS NOT NULL AS settled,
        coalesce(u.quota_amount, 0) AS charged,
-       (SELECT t.tier FROM tier_of(s.user_id, now()) t) AS tier
+       (SELECT t.tier FROM tier_of(s.user_id, now()) t) AS plan
 FROM weir_jobs s
 JOIN LATERAL (
     SELECT j.kind,

@@ -2,7 +2,7 @@
 -- client that no worker has seen yet. Parked jobs are not read, because there may be very many. The columns count jobs
 -- that wait, run, have an outstanding answer, or run on a lent worker, and give the longest wait of a job that could run, in seconds.
 SELECT w.queue,
-       CASE WHEN w.unseen THEN 'unknown' ELSE t.tier END AS tier,
+       CASE WHEN w.unseen THEN 'unknown' ELSE t.tier END AS plan,
        sum(w.queued)::float8 AS queued,
        sum(w.running)::float8 AS running,
        sum(w.outstanding)::float8 AS outstanding,

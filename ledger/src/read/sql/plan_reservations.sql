@@ -2,7 +2,7 @@
 -- one. Admitted reservations hold a slot, parked ones wait for one, and the others are between two attempts. One pass
 -- over the unfinished jobs, and one look-up by key for each owner with parked jobs.
 SELECT g.event_type::text AS meter,
-       t.tier,
+       t.tier AS plan,
        j.queue AS parked_in,
        sum(g.admitted)::float8 AS admitted,
        sum(g.parked)::float8 AS parked,

@@ -100,7 +100,7 @@ fn plan(usage: Option<&Usage>, id: Option<Uuid>) -> Markup {
     match usage {
         Some(usage) => {
             let mut facts = vec![
-                ("plan", html! { (usage.tier) }),
+                ("plan", html! { (usage.plan) }),
                 (
                     "billing period",
                     html! { (page::time(usage.period_start)) " to " (page::time(usage.period_end)) },

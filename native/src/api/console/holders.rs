@@ -35,7 +35,7 @@ pub(super) async fn show(
                 th scope="row" { a href={ "/console/holders/" (of.holder) } {
                     @if let Some(subject) = &of.subject { (subject) } @else { code { (of.holder) } }
                 } }
-                td { (of.tier) }
+                td { (of.plan) }
                 td { (number(of.running)) }
                 td { (number(of.waiting)) }
                 td { (number(of.parked)) }

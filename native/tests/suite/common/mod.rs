@@ -260,16 +260,16 @@ impl Weir {
         client
     }
 
-    pub async fn user(&self, tier: &str) -> Uuid {
-        Self::user_by(&self.client().await, tier).await
+    pub async fn user(&self, plan: &str) -> Uuid {
+        Self::user_by(&self.client().await, plan).await
     }
 
     /// A user, created by this session. Many new sessions at once would time out.
-    pub async fn user_by(client: &tokio_postgres::Client, tier: &str) -> Uuid {
+    pub async fn user_by(client: &tokio_postgres::Client, plan: &str) -> Uuid {
         let user = Uuid::new_v4();
         assert!(
-            plans::ensure_user(client, user, tier).await.unwrap(),
-            "unknown plan {tier}"
+            plans::ensure_user(client, user, plan).await.unwrap(),
+            "unknown plan {plan}"
         );
         user
     }
