@@ -67,6 +67,7 @@ export class Machine {
     whenOver(lifetime, () => rm(this.root, { recursive: true, force: true }));
     const folders = ["etc", "usr", "proc", "sys", "dev", "run", "tmp", "var", "root", "srv"];
     for (const folder of folders) mkdirSync(join(this.root, folder));
+    mkdirSync(join(this.root, "etc/systemd/system"), { recursive: true });
     for (const name of ["bin", "sbin", "lib", "lib32", "lib64", "libx32"])
       if (existsSync(`/${name}`)) symlinkSync(readlinkSync(`/${name}`), join(this.root, name));
     // A machine without an id would enable every installed unit.
@@ -75,8 +76,8 @@ export class Machine {
     writeFileSync(join(this.root, "etc/group"), "root:x:0:\n");
   }
 
-  /** Boots it to multi-user.target, with `programs` as its /usr/local/bin. */
-  async boot(programs: Record<string, string>): Promise<void> {
+  /** Boots it to multi-user.target. Its /usr is this machine's, to read, but for these empty folders. */
+  async boot(...emptied: string[]): Promise<void> {
     await copyFile("/etc/os-release", join(this.root, "etc/os-release"));
     const groups = hierarchies.map((folder) => join(folder, this.#name));
     for (const group of groups) mkdirSync(group);
@@ -85,8 +86,7 @@ export class Machine {
     const args = [
       `--directory=${this.root}`,
       "--bind-ro=/usr",
-      "--tmpfs=/usr/local/bin",
-      ...Object.entries(programs).map(([name, file]) => `--bind-ro=${file}:/usr/local/bin/${name}`),
+      ...emptied.map((folder) => `--tmpfs=${folder}`),
       `--machine=${this.#name}`,
       "--register=no",
       ...(groups.length > 0 ? ["--keep-unit"] : []),

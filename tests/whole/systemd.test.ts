@@ -1,9 +1,8 @@
 import assert from "node:assert/strict";
-import { copyFileSync, mkdirSync, writeFileSync } from "node:fs";
+import { copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
-import { run } from "../../scripts/lib/process.ts";
 import { untilOk } from "../../scripts/lib/ready.ts";
 import type { Accepted, Job } from "../../www/src/generated/api.d.ts";
 import { type Database, freshDatabase } from "../harness/database.ts";
@@ -19,10 +18,31 @@ type Part = (typeof parts)[number];
 const unit = (part: Part): string => `weir-${part}.service`;
 const secrets = freshSecrets();
 
+/** The block of commands in docs/how-to/deploy.md that starts like this. */
+function commands(start: string): string {
+  const page = readFileSync(join(root, "docs/how-to/deploy.md"), "utf8");
+  const blocks = [...page.matchAll(/^```sh\n(.*?)^```/gms)].map(([, code = ""]) => code);
+  return (
+    blocks.find((code) => code.startsWith(start)) ?? assert.fail(`deploy.md has no block that starts with ${start}`)
+  );
+}
+
+/** The variables with which psql connects to this database. */
+function libpq(url: string): Record<string, string> {
+  const { hostname, port, username, password, pathname } = new URL(url);
+  return { PGHOST: hostname, PGPORT: port, PGUSER: username, PGPASSWORD: password, PGDATABASE: pathname.slice(1) };
+}
+
+const withoutPsql = existsSync("/usr/bin/psql")
+  ? false
+  : "psql is not installed (Debian: apt install postgresql-client)";
+
 /** The maximum time for systemd or Weir to react, in milliseconds. */
 const soon = 60_000;
 
-describe("the units under a systemd", { skip: skipWithoutMachine() }, () => {
+describe("the units under a systemd, installed as deploy.md says", {
+  skip: skipWithoutMachine() || withoutPsql,
+}, () => {
   let machine: Machine;
   let database: Database;
   let key: string;
@@ -50,31 +70,47 @@ describe("the units under a systemd", { skip: skipWithoutMachine() }, () => {
     database = await freshDatabase(lifetime);
     const config = join(root, "tests/whole/systemd.toml");
     operator = weirEnvironment(database, secrets, { WEIR_CONFIG: config });
-    assert.equal((await weir(["migrate"], operator)).code, 0);
-    const made = await weir(["key", "create", "--name", "units", "--scope", "submit,read"], operator);
-    key = /weir_sk_[\w-]+/.exec(made.stdout)?.[0] ?? assert.fail(made.stderr);
     ports = { serve: await freePort(), work: await freePort(), schedule: await freePort() };
 
     machine = new Machine(lifetime);
+    const archive = join(machine.root, "srv/archive");
+    mkdirSync(archive);
+    for (const name of ["deploy", "docs/operations.md"])
+      cpSync(join(root, name), join(archive, name), { recursive: true });
+    cpSync(required("WEIR_TEST_BINARY"), join(archive, "weir"));
+    await machine.boot("/usr/local/bin", "/usr/share/doc");
+    // The operator edits the files between the two parts.
+    const [install = "", start = ""] = commands("install -m 0755 weir").split(/(?=^# systemd reads)/m);
+    const here = "cd /srv/archive\n";
+    await machine.run("sh", "-euc", here + install);
     const etc = (path: string) => join(machine.root, "etc", path);
-    // As in docs/how-to/deploy.md, with the ports of this run.
-    mkdirSync(etc("weir"));
-    mkdirSync(etc("systemd/system"), { recursive: true });
+    const edit = (name: string, from: RegExp, to: string) => {
+      const text = readFileSync(etc(`weir/${name}`), "utf8");
+      assert.match(text, from);
+      writeFileSync(etc(`weir/${name}`), text.replace(from, to));
+      assert.equal(statSync(etc(`weir/${name}`)).mode & 0o777, 0o600);
+    };
     copyFileSync(config, etc("weir/weir.toml"));
-    const secret = { mode: 0o600 };
-    writeFileSync(etc("weir/weir.env"), `DATABASE_URL=${database.url}\nWEIR_ORIGIN_PORT=${ports.serve}\n`, secret);
-    writeFileSync(etc("weir/serve.env"), `EDGE_SECRET=${secrets.edge}\n`, secret);
+    edit("weir.env", /^DATABASE_URL=.*$/m, `DATABASE_URL=${database.url}\nWEIR_ORIGIN_PORT=${ports.serve}`);
+    edit("serve.env", /^EDGE_SECRET=.*$/m, `EDGE_SECRET=${secrets.edge}`);
+    // This run's ports.
     for (const part of parts) {
-      copyFileSync(join(root, "deploy/systemd", unit(part)), etc(`systemd/system/${unit(part)}`));
       mkdirSync(etc(`systemd/system/${unit(part)}.d`));
       const dropIn = `[Service]\nEnvironment=WEIR_METRICS_PORT=${ports[part]}\n`;
       writeFileSync(etc(`systemd/system/${unit(part)}.d/port.conf`), dropIn);
     }
-    await run("systemctl", ["--quiet", `--root=${machine.root}`, "enable", ...parts.map(unit)]);
-    await machine.boot({ weir: required("WEIR_TEST_BINARY") });
+    const known = await database.sql`SELECT FROM pg_roles WHERE rolname = 'weir'`;
+    if (known.length === 0) {
+      await database.sql`CREATE ROLE weir`;
+      whenOver(lifetime, async () => void (await database.sql`DROP ROLE weir`));
+    }
+    const variables = Object.entries(libpq(database.url)).map(([name, value]) => `${name}=${value}`);
+    await machine.run("env", ...variables, "bash", "-euc", here + start);
+    const made = await weir(["key", "create", "--name", "units", "--scope", "submit,read"], operator);
+    key = /weir_sk_[\w-]+/.exec(made.stdout)?.[0] ?? assert.fail(made.stderr);
   });
 
-  it("start at boot, and become ready", async () => {
+  it("become ready", async () => {
     for (const part of parts) {
       await ready(part);
       const { ActiveState, SubState, NRestarts } = await machine.unit(unit(part));
@@ -124,6 +160,17 @@ describe("the units under a systemd", { skip: skipWithoutMachine() }, () => {
       const { ActiveState, NRestarts } = await machine.unit(unit(part));
       assert.deepEqual([ActiveState, NRestarts], ["active", "1"], part);
     }
+  });
+
+  it("take the password from a credential", async () => {
+    const file = join(machine.root, "etc/weir/database-url");
+    writeFileSync(file, database.url, { mode: 0o600 });
+    await machine.run("sh", "-euc", commands("install -d /etc/systemd/system/weir-serve.service.d"));
+    await machine.run("systemctl", "restart", unit("serve"));
+    await ready("serve");
+    const environment = await machine.run("cat", `/proc/${await mainPid("serve")}/environ`);
+    assert.ok(!environment.includes(database.url));
+    assert.equal((await ask("look", {})).status, 202);
   });
 
   it("let a running job end when they are stopped", async () => {
