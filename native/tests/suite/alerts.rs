@@ -297,6 +297,21 @@ fn alerts_fire_without_any_process() {
     );
 }
 
+#[test]
+fn no_alert_fires_after_one_failed_request() {
+    let Some(promtool) = promtool() else { return };
+    let once = |name: &str, labels: &str| json!({"series": format!("{name}{{job=\"weir\",{labels}}}"), "values": "0 1+0x40"});
+    let series = [
+        json!({"series": "weir_build_info{job=\"weir\",process=\"serve\"}", "values": "1+0x40"}),
+        once("weir_http_requests_total", "status=\"503\""),
+        once("weir_edge_requests_total", "outcome=\"unverifiable\""),
+        once("weir_edge_requests_total", "outcome=\"user\""),
+        once("weir_edge_events_total", "event=\"limiter_unavailable\""),
+        once("weir_edge_events_total", "event=\"origin_unreachable\""),
+    ];
+    assert_eq!(fired(&promtool, &series, 15), BTreeSet::new());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_do_not_fire_under_ordinary_work() {
     let weir = Weir::new().await;
