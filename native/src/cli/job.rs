@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use riverqueue::JobState;
 use tokio_postgres::Client;
 use weir_ledger::control::{self, JobFilter};
 use weir_ledger::holder::Holders;
@@ -276,6 +277,7 @@ async fn cancel(
     let (mut line, mut outcomes) = (ProgressLine::new(), BTreeMap::<_, usize>::new());
     for (index, job) in jobs.iter().enumerate() {
         let outcome = match river.jobs().cancel(*job).await {
+            Ok(job) if matches!(job.state, JobState::Completed | JobState::Discarded) => "ended",
             Ok(_) => "cancelled",
             Err(riverqueue::Error::NotFound(_)) => "not_found",
             Err(error) => return Ok((outcomes, Some(error))),

@@ -300,5 +300,12 @@ async fn an_operator_cancels_jobs_and_pauses_a_lane() {
         claimed.iter().map(|row| row.get(0)).collect::<Vec<Option<i64>>>(),
         [kept]
     );
+    let complete = "UPDATE river_job SET state = 'completed', finalized_at = now() WHERE id = $1";
+    weir.client().await.execute(complete, &[&kept]).await.unwrap();
+    let late = run(&weir, &["job", "cancel", &kept.unwrap().to_string()]);
+    assert_eq!(
+        (printed(&late), late.status.code()),
+        ("ended: 1 job\n", Some(1))
+    );
     weir.abandon().await;
 }
