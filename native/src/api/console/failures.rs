@@ -14,6 +14,9 @@ use crate::status::number;
 /// The maximum number of jobs to read, the most recent failures first.
 const JOBS: i64 = 10_000;
 
+/// The maximum number of jobs that one request runs again.
+const MOST: i64 = 1000;
+
 /// The maximum number of reasons to show.
 const REASONS: i64 = 100;
 
@@ -56,7 +59,11 @@ fn again(of: &FailureReason) -> Markup {
             form action="/console/failures/retry" method="post" {
                 input type="hidden" name="kind" value=(of.kind);
                 input type="hidden" name="reason" value=(of.reason);
-                button { "Run " (number(of.jobs)) " again" }
+                button {
+                    "Run "
+                    @if of.jobs > MOST { (number(MOST)) " of " }
+                    (number(of.jobs)) " again"
+                }
             }
         }
     }
