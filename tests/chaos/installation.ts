@@ -62,7 +62,7 @@ export async function startInstallation(
   const config = join(required("WEIR_TEST_FOLDER"), `chaos-${effects.port}.toml`);
   writeFileSync(config, catalogue(effects));
   const url = options.direct ? database.appUrl : database.url;
-  const env = weirEnvironment({ url, sql: undefined as never }, freshSecrets(), {
+  const env = weirEnvironment({ url }, freshSecrets(), {
     WEIR_CONFIG: config,
     RUST_LOG: "info,sqlx=warn,riverqueue=warn",
   });

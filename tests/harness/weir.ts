@@ -17,7 +17,7 @@ export interface Ran {
 
 /** The environment of the binary. */
 export function weirEnvironment(
-  database: Database,
+  database: Pick<Database, "url">,
   secrets: Secrets,
   more: Record<string, string> = {},
 ): NodeJS.ProcessEnv {

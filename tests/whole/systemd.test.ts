@@ -1,11 +1,12 @@
 import assert from "node:assert/strict";
+import { randomBytes } from "node:crypto";
 import { copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
+import postgres from "postgres";
 import { root } from "../../scripts/lib/paths.ts";
 import { untilOk } from "../../scripts/lib/ready.ts";
 import type { Accepted, Job } from "../../www/src/generated/api.d.ts";
-import { type Database, freshDatabase } from "../harness/database.ts";
 import { freshSecrets } from "../harness/identity.ts";
 import { required, whenOver } from "../harness/lifetime.ts";
 import { Machine, skipWithoutMachine } from "../harness/machine.ts";
@@ -28,8 +29,7 @@ function commands(start: string): string {
 }
 
 /** The variables with which psql connects to this database. */
-function libpq(url: string): Record<string, string> {
-  const { hostname, port, username, password, pathname } = new URL(url);
+function libpq({ hostname, port, username, password, pathname }: URL): Record<string, string> {
   return { PGHOST: hostname, PGPORT: port, PGUSER: username, PGPASSWORD: password, PGDATABASE: pathname.slice(1) };
 }
 
@@ -44,7 +44,7 @@ describe("the units under a systemd, installed as deploy.md says", {
   skip: skipWithoutMachine() || withoutPsql,
 }, () => {
   let machine: Machine;
-  let database: Database;
+  let database: URL;
   let key: string;
   let operator: NodeJS.ProcessEnv;
   let ports: Record<Part, number>;
@@ -67,9 +67,18 @@ describe("the units under a systemd, installed as deploy.md says", {
   const job = async (id: number): Promise<Job> => (await ask(String(id))).json() as Promise<Job>;
 
   before(async () => {
-    database = await freshDatabase(lifetime);
+    const server = new URL(required("WEIR_TEST_DATABASE_URL"));
+    const admin = postgres(server.href, { max: 1, onnotice: () => {} });
+    const name = `weir_${randomBytes(6).toString("hex")}`;
+    whenOver(lifetime, async () => {
+      await admin`DROP DATABASE IF EXISTS ${admin(name)} WITH (FORCE)`;
+      await admin`DROP ROLE IF EXISTS ${admin(name)}`;
+      await admin.end({ timeout: 2 });
+    });
+    database = new URL(server);
+    [database.username, database.password, database.pathname] = [name, "secret", `/${name}`];
     const config = join(root, "tests/whole/systemd.toml");
-    operator = weirEnvironment(database, secrets, { WEIR_CONFIG: config });
+    operator = weirEnvironment({ url: database.href }, secrets, { WEIR_CONFIG: config });
     ports = { serve: await freePort(), work: await freePort(), schedule: await freePort() };
 
     machine = new Machine(lifetime);
@@ -79,6 +88,16 @@ describe("the units under a systemd, installed as deploy.md says", {
       cpSync(join(root, name), join(archive, name), { recursive: true });
     cpSync(required("WEIR_TEST_BINARY"), join(archive, "weir"));
     await machine.boot("/usr/local/bin", "/usr/share/doc");
+    // The server may already have a role and a database of this name.
+    const create = commands('psql --command "CREATE ROLE weir').replaceAll(/\bweir\b/g, name);
+    const variables = Object.entries({ ...libpq(server), WEIR_PASSWORD: database.password });
+    await machine.run(
+      "env",
+      ...variables.map(([name, value]) => `${name}=${value}`),
+      "bash",
+      "-euc",
+      `cd /\n${create}`,
+    );
     // The operator edits the files between the two parts.
     const [install = "", start = ""] = commands("install -m 0755 weir").split(/(?=^# systemd reads)/m);
     const here = "cd /srv/archive\n";
@@ -91,7 +110,7 @@ describe("the units under a systemd, installed as deploy.md says", {
       assert.equal(statSync(etc(`weir/${name}`)).mode & 0o777, 0o600);
     };
     copyFileSync(config, etc("weir/weir.toml"));
-    edit("weir.env", /^DATABASE_URL=.*$/m, `DATABASE_URL=${database.url}\nWEIR_ORIGIN_PORT=${ports.serve}`);
+    edit("weir.env", /^DATABASE_URL=.*$/m, `DATABASE_URL=${database.href}\nWEIR_ORIGIN_PORT=${ports.serve}`);
     edit("serve.env", /^EDGE_SECRET=.*$/m, `EDGE_SECRET=${secrets.edge}`);
     // This run's ports.
     for (const part of parts) {
@@ -99,13 +118,7 @@ describe("the units under a systemd, installed as deploy.md says", {
       const dropIn = `[Service]\nEnvironment=WEIR_METRICS_PORT=${ports[part]}\n`;
       writeFileSync(etc(`systemd/system/${unit(part)}.d/port.conf`), dropIn);
     }
-    const known = await database.sql`SELECT FROM pg_roles WHERE rolname = 'weir'`;
-    if (known.length === 0) {
-      await database.sql`CREATE ROLE weir`;
-      whenOver(lifetime, async () => void (await database.sql`DROP ROLE weir`));
-    }
-    const variables = Object.entries(libpq(database.url)).map(([name, value]) => `${name}=${value}`);
-    await machine.run("env", ...variables, "bash", "-euc", here + start);
+    await machine.run("bash", "-euc", here + start);
     const made = await weir(["key", "create", "--name", "units", "--scope", "submit,read"], operator);
     key = /weir_sk_[\w-]+/.exec(made.stdout)?.[0] ?? assert.fail(made.stderr);
   });
@@ -128,7 +141,7 @@ describe("the units under a systemd, installed as deploy.md says", {
       assert.match(status, /^NoNewPrivs:\t1$/m, part);
       assert.match(status, /^Seccomp:\t2$/m, part);
       const environment = await machine.run("cat", `/proc/${pid}/environ`);
-      assert.ok(environment.includes(database.url), part);
+      assert.ok(environment.includes(database.href), part);
       assert.equal(environment.includes(secrets.edge), part === "serve", part);
       // The rating in docs/how-to/deploy.md. Other versions of systemd differ a little.
       const rating = await machine.run("systemd-analyze", "security", "--no-pager", unit(part));
@@ -145,7 +158,7 @@ describe("the units under a systemd, installed as deploy.md says", {
     const report = Buffer.from((done.output as { report: string }).report, "base64").toString();
     assert.match(report, new RegExp(`^WEIR_JOB_ID=${id}$`, "m"));
     assert.doesNotMatch(report, /DATABASE_URL|EDGE_SECRET/, report);
-    for (const secret of [secrets.edge, database.url]) assert.ok(!report.includes(secret), report);
+    for (const secret of [secrets.edge, database.href]) assert.ok(!report.includes(secret), report);
     assert.deepEqual(report.match(/^(?:read|wrote|mounted|unshared).*/gm), ["wrote /tmp"], report);
     assert.match(report, /^Uid:\t6\d{4}\t/m);
     assert.match(report, /^CapEff:\t0+\nCapBnd:\t0+\nNoNewPrivs:\t1\nSeccomp:\t2$/m, report);
@@ -164,12 +177,12 @@ describe("the units under a systemd, installed as deploy.md says", {
 
   it("take the password from a credential", async () => {
     const file = join(machine.root, "etc/weir/database-url");
-    writeFileSync(file, database.url, { mode: 0o600 });
+    writeFileSync(file, database.href, { mode: 0o600 });
     await machine.run("sh", "-euc", commands("install -d /etc/systemd/system/weir-serve.service.d"));
     await machine.run("systemctl", "restart", unit("serve"));
     await ready("serve");
     const environment = await machine.run("cat", `/proc/${await mainPid("serve")}/environ`);
-    assert.ok(!environment.includes(database.url));
+    assert.ok(!environment.includes(database.href));
     assert.equal((await ask("look", {})).status, 202);
   });
 
