@@ -109,6 +109,8 @@ describe("compose.yaml", { skip: skipWithoutGo() }, () => {
     const page = `http://127.0.0.1:${variables.EDGE_PORT}`;
     await untilOk(page, 60_000);
 
+    const given = await fetch(`${page}/api/dev/token`, { method: "POST", body: JSON.stringify({ plan: "pro" }) });
+    assert.equal(given.status, 200, "the page signs you in with a plan");
     const token = await weir(["token", "--plan", "free"], environment);
     assert.equal(token.code, 0, token.stderr);
     const headers = { Authorization: `Bearer ${token.stdout.trim()}` };
@@ -119,6 +121,15 @@ describe("compose.yaml", { skip: skipWithoutGo() }, () => {
       const jobs = await fetch(`${page}/api/jobs`, { headers });
       const [job] = (await jobs.json()) as { status: string; output?: { count: number } }[];
       return job?.status === "completed";
+    });
+    // As the demonstration does.
+    const flood = await fetch(`${page}/api/jobs/demo`, { method: "POST", headers, body: "{}" });
+    assert.equal(flood.status, 202, await flood.clone().text());
+    const shared = await fetch(`${page}/api/dev/shared-queue`, { method: "POST", headers, body: "{}" });
+    assert.notEqual(shared.status, 404);
+    await until("both jobs to be done", async () => {
+      const jobs = (await (await fetch(`${page}/api/jobs`, { headers })).json()) as { status: string }[];
+      return jobs.length === 2 && jobs.every(({ status }) => status === "completed");
     });
     const status = await weir(["status"], environment);
     assert.equal(status.code, 0, status.stderr);
