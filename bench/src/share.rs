@@ -20,6 +20,9 @@ use weir_ledger::reservation::Reserver;
 /// The duration of a job, except where many workers share two cores.
 const JOB: Duration = Duration::from_millis(50);
 
+/// Slow enough that two cores keep 100 workers busy.
+const SLOW_JOB: Duration = Duration::from_millis(200);
+
 /// Runs the benchmark.
 ///
 /// # Errors
@@ -34,7 +37,8 @@ pub(crate) async fn share(settings: &Settings, effort: Effort) -> Result<Report,
     ));
     let mut lines = alone(settings, (&ours, &bare), effort).await?;
     lines.push(joining(settings, &ours, effort).await?);
-    lines.push(weights(settings, &ours, effort).await?);
+    lines.push(weights(settings, &ours, effort, SLOW_JOB).await?);
+    lines.push(weights(settings, &ours, effort, JOB).await?);
     lines.extend(many(settings, (&ours, &bare), effort).await?);
     lines.push(floods(settings, &ours, effort).await?);
     ours.end().await?;
@@ -194,8 +198,13 @@ async fn joining(settings: &Settings, stage: &Stage, effort: Effort) -> Result<L
     ))
 }
 
-/// The jobs of a user with three slots, against those of one with one, while both borrow.
-async fn weights(settings: &Settings, stage: &Stage, effort: Effort) -> Result<Line, BenchError> {
+/// The jobs of a user with three slots, against those of one with one, while both borrow. Jobs have this duration.
+async fn weights(
+    settings: &Settings,
+    stage: &Stage,
+    effort: Effort,
+    takes: Duration,
+) -> Result<Line, BenchError> {
     progress("two users with one slot and three");
     stage.clear().await?;
     set_burst(stage, Some(1000)).await?;
@@ -205,7 +214,7 @@ async fn weights(settings: &Settings, stage: &Stage, effort: Effort) -> Result<L
     client.execute(own, &[&users[1]]).await?;
     let jobs = (effort.span.as_secs_f64() * 2000.0) as usize;
     fill(stage, &users, jobs).await?;
-    let diary = Arc::new(Diary::new(JOB));
+    let diary = Arc::new(Diary::new(takes));
     let working = start(settings, stage, 45, Arc::clone(&diary) as Arc<dyn Handler>).await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let done = || users.iter().map(|user| diary.of(*user).len() as f64);
@@ -220,7 +229,10 @@ async fn weights(settings: &Settings, stage: &Stage, effort: Effort) -> Result<L
         target: Some("2.7 to 3.3".to_owned()),
         holds: Some((2.7..=3.3).contains(&ratio)),
         ..Line::compared(
-            "jobs of a user with three slots, against those of one with one, 40 lendable workers",
+            format!(
+                "jobs of {} ms of a user with three slots, against those of one with one, 40 lendable workers",
+                takes.as_millis()
+            ),
             rates[1],
             rates[0],
             "1/s",
@@ -234,8 +246,6 @@ async fn many(
     (ours, bare): (&Stage, &Stage),
     effort: Effort,
 ) -> Result<Vec<Line>, BenchError> {
-    // Slow enough that two cores keep 100 workers busy.
-    let takes = Duration::from_millis(200);
     let jobs = (700.0 * (effort.span.as_secs_f64() + 3.0)) as usize;
     set_burst(ours, Some(10)).await?;
     let users = ours.users(1000).await?;
@@ -248,7 +258,7 @@ async fn many(
         ours.clear().await?;
         fill(ours, &users, jobs.max(5000)).await?;
         ours.tidy().await?;
-        let diary = Arc::new(Diary::new(takes));
+        let diary = Arc::new(Diary::new(SLOW_JOB));
         let working = start(settings, ours, 100, Arc::clone(&diary) as Arc<dyn Handler>).await?;
         // Whole turns of all users, so that no user is one job ahead.
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -270,7 +280,7 @@ async fn many(
         bare.clear().await?;
         let jobs = fill_bare(bare, None, jobs, Duration::MAX).await?;
         bare.tidy().await?;
-        let count = Count::new(takes);
+        let count = Count::new(SLOW_JOB);
         let workers = bare_workers(bare, 100, &count).await?;
         without.push(counted(&count.done, effort.span, jobs).await?);
         workers.stop().await?;
