@@ -253,8 +253,9 @@ async fn apply(
     if !left.is_empty() {
         return Err(MigrateError::Refused(left));
     }
+    let is_new = weir.iter().any(|path| path == "rows.sql");
     let advice = transaction
-        .query(include_str!("sql/advice.sql"), &[&found.weir])
+        .query(include_str!("sql/advice.sql"), &[&found.weir, &is_new])
         .await?;
     transaction.commit().await?;
     migrated.weir = weir;

@@ -26,7 +26,11 @@ async fn current(database: &Database) -> Result<Client, Box<dyn Error>> {
         .into());
     }
     if !migrate::is_current(&client).await? {
-        return Err("the database does not have the schema of this release; run `weir migrate` first".into());
+        return Err(
+            "the database does not have the schema of this release; run `weir migrate` first, or set WEIR_SCHEMA if \
+             Weir's tables are in another schema"
+                .into(),
+        );
     }
     let faults = migrate::table_faults(&client).await?;
     if !faults.is_empty() {

@@ -321,7 +321,9 @@ async fn without_weirs_tables_the_error_names_the_command() {
         let printed = refused(arguments, &variables);
         let last = printed.lines().last().unwrap();
         assert_eq!(
-            last, "weir: the database does not have the schema of this release; run `weir migrate` first",
+            last,
+            "weir: the database does not have the schema of this release; run `weir migrate` first, or set WEIR_SCHEMA \
+             if Weir's tables are in another schema",
             "{arguments:?}: {printed}"
         );
     }

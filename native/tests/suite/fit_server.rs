@@ -94,6 +94,21 @@ async fn a_role_without_createrole_can_install_and_is_shown_what_is_missing() {
         .unwrap();
     let printed = migrate(&url);
     assert!(!printed.contains("note:"), "{printed}");
+    admin
+        .batch_execute("CREATE DATABASE other_shop OWNER product")
+        .await
+        .unwrap();
+    let hides = weir(
+        &url.replace("/shop", "/other_shop"),
+        &["migrate"],
+        &[("WEIR_SCHEMA", "product")],
+    );
+    let hides = String::from_utf8(hides.stdout).unwrap();
+    assert!(
+        hides.contains("note: schema product has the name of the role product")
+            && hides.contains("ALTER ROLE product SET search_path = public"),
+        "{hides}"
+    );
     let granted = "SELECT rolname::text FROM pg_roles WHERE rolname ~ '^weir_' AND has_function_privilege(rolname, \
                    'public.weir_holder(text)', 'EXECUTE')";
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)

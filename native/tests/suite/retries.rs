@@ -303,9 +303,6 @@ async fn an_operator_cancels_jobs_and_pauses_a_lane() {
     let complete = "UPDATE river_job SET state = 'completed', finalized_at = now() WHERE id = $1";
     weir.client().await.execute(complete, &[&kept]).await.unwrap();
     let late = run(&weir, &["job", "cancel", &kept.unwrap().to_string()]);
-    assert_eq!(
-        (printed(&late), late.status.code()),
-        ("ended: 1 job\n", Some(1))
-    );
+    assert_eq!((printed(&late), late.status.code()), ("ended: 1 job\n", Some(1)));
     weir.abandon().await;
 }
