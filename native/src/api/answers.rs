@@ -29,6 +29,10 @@ answers! {
     422 NoSubject;
     /// Unknown webhook
     404 NoSuchWebhook;
+    /// River has no job of this id
+    404 NotInRiver;
+    /// No service has the lane, or no worker ever worked it
+    404 NoLane;
     /// The webhook is disabled, or the URL already has one, or there are too many
     409 WebhookConflict;
     /// The same key or event was used for something else

@@ -1,9 +1,10 @@
-//! A job as operators see it: the body of `weir job show` and of the console's page.
+//! A job as operators see it: in `weir job show`, `/admin/jobs/{id}` and the console.
 
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 use tokio_postgres::Client;
+use utoipa::ToSchema;
 use uuid::Uuid;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::job_metadata::{REQUEST_ID, TRACEPARENT};
@@ -16,7 +17,7 @@ use crate::config::Settings;
 use crate::status::{self, HeldBack};
 
 /// A job with its attempts.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct JobReport {
     /// River's id.
     pub id: i64,
@@ -59,10 +60,13 @@ pub struct JobReport {
     /// The W3C `traceparent` of its submission.
     pub traceparent: Option<String>,
     /// The arguments.
+    #[schema(value_type = Value)]
     pub args: RawJson,
     /// River's metadata, without the output.
+    #[schema(value_type = Value)]
     pub metadata: RawJson,
     /// The output of a completed job.
+    #[schema(value_type = Option<Value>)]
     pub output: Option<RawJson>,
 }
 
@@ -85,7 +89,7 @@ impl JobReport {
 }
 
 /// An attempt at a job.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct AttemptReport {
     /// Its number, from 1.
     pub attempt: i64,
@@ -100,7 +104,7 @@ pub struct AttemptReport {
 }
 
 /// The quota and slot of an unfinished job.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct Reservation {
     /// The amount.
     pub amount: i64,

@@ -1,11 +1,9 @@
 //! `weir job`: shows a job, and runs and cancels jobs, one or all that match.
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use riverqueue::JobState;
 use tokio_postgres::Client;
 use weir_ledger::control::{self, JobFilter};
 use weir_ledger::holder::Holders;
@@ -18,6 +16,7 @@ use super::output::{
 use super::values;
 use crate::api::{JobReport, job_report};
 use crate::config::Settings;
+use crate::river_control;
 use crate::status::duration;
 
 #[derive(Subcommand)]
@@ -55,11 +54,14 @@ Examples:
 #[derive(Args)]
 pub(crate) struct Selection {
     /// The jobs' ids.
-    #[arg(conflicts_with_all = ["service", "user", "error", "older_than"])]
+    #[arg(conflicts_with_all = ["service", "kind", "user", "error", "older_than"])]
     ids: Vec<i64>,
     /// Jobs of this service.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "kind")]
     service: Option<String>,
+    /// Jobs of this River kind.
+    #[arg(long)]
+    kind: Option<String>,
     /// Jobs of the user with this subject.
     #[arg(long)]
     user: Option<Subject>,
@@ -104,7 +106,13 @@ impl Job {
                 .await?
             }
             false => {
-                let (outcomes, failure) = cancel(settings, &jobs).await?;
+                let river = riverqueue::Client::builder(settings.database()?.river_pool(1)?).build()?;
+                let (mut line, mut done) = (ProgressLine::new(), 0);
+                let (outcomes, failure) = river_control::cancel(&river, &jobs, || {
+                    done += 1;
+                    line.show(|| format!("{done} of {} jobs", jobs.len()));
+                })
+                .await;
                 if outcomes.contains_key("cancelled") {
                     control::record_jobs(
                         &client,
@@ -156,7 +164,7 @@ impl Selection {
                 let service = service.ok_or_else(|| NotFound(format!("unknown service {name:?}")))?;
                 Some(vec![service.kind.clone()])
             }
-            None => None,
+            None => self.kind.clone().map(|kind| vec![kind]),
         };
         let holders = Holders::load(client).await?;
         let filter = JobFilter {
@@ -167,7 +175,9 @@ impl Selection {
             ..JobFilter::default()
         };
         if filter.is_empty() {
-            return Err("name jobs by their ids, or by --service, --user, --error or --older-than".into());
+            return Err(
+                "name jobs by their ids, or by --service, --kind, --user, --error or --older-than".into(),
+            );
         }
         Ok(Some(filter))
     }
@@ -264,26 +274,4 @@ async fn all(
         }
         jobs.extend(more);
     }
-}
-
-/// Cancels as River does. Reconciliation then releases the quota and the slots. Stops at the first error, and returns it
-/// with the outcomes before it.
-async fn cancel(
-    settings: &Settings,
-    jobs: &[i64],
-) -> Result<(BTreeMap<&'static str, usize>, Option<riverqueue::Error>), Box<dyn std::error::Error>> {
-    let pool = settings.database()?.river_pool(1)?;
-    let river = riverqueue::Client::builder(pool).build()?;
-    let (mut line, mut outcomes) = (ProgressLine::new(), BTreeMap::<_, usize>::new());
-    for (index, job) in jobs.iter().enumerate() {
-        let outcome = match river.jobs().cancel(*job).await {
-            Ok(job) if matches!(job.state, JobState::Completed | JobState::Discarded) => "ended",
-            Ok(_) => "cancelled",
-            Err(riverqueue::Error::NotFound(_)) => "not_found",
-            Err(error) => return Ok((outcomes, Some(error))),
-        };
-        *outcomes.entry(outcome).or_default() += 1;
-        line.show(|| format!("{} of {} jobs", index + 1, jobs.len()));
-    }
-    Ok((outcomes, None))
 }

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use super::connection::connected;
 use super::output::{CommandResult, NotFound, actor, print};
 use crate::config::Settings;
-use crate::lane_pause::{PauseError, set_paused};
+use crate::river_control::{PauseError, set_paused};
 
 #[derive(Subcommand)]
 pub(crate) enum Lane {

@@ -6,7 +6,7 @@ use weir_ledger::read::lanes::LaneWaiting;
 use super::lanes::LaneState;
 
 /// The reason why a lane's jobs wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldBack {
     /// An operator has paused its queue.

@@ -15,7 +15,7 @@ const MODULES: [&str; 14] = [
     "webhooks",
     "handler",
     "telemetry",
-    "lane_pause",
+    "river_control",
     "context",
     "work",
     "api",

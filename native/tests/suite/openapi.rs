@@ -301,20 +301,34 @@ impl Provoked {
         let answer = self.weir.call("POST", &retry, who, &[], Vec::new()).await;
         assert_eq!(answer.status, 429, "{}", answer.body);
         self.described.check("/api/jobs/{id}/retry", "POST", &answer);
-        for (body, status) in [
-            (r#"{"subject": "anne"}"#, 200),
-            ("{}", 422),
-            (r#"{"service": "nothing"}"#, 404),
+        for (job, status) in [
+            (id.to_string(), 200),
+            ("999999999".to_owned(), 404),
+            ("x".to_owned(), 404),
         ] {
-            self.check_operator(
-                "POST",
-                "/admin/jobs/retry",
-                "/admin/jobs/retry",
-                "-",
-                body,
-                status,
-            )
-            .await;
+            let path = format!("/admin/jobs/{job}");
+            self.check_operator("GET", "/admin/jobs/{id}", &path, "-", "", status)
+                .await;
+        }
+        for route in ["/admin/jobs/retry", "/admin/jobs/cancel"] {
+            for (body, status) in [
+                (r#"{"subject": "nobody"}"#, 200),
+                (r#"{"kind": "a", "service": "analysis"}"#, 422),
+                ("{}", 422),
+                (r#"{"service": "nothing"}"#, 404),
+            ] {
+                self.check_operator("POST", route, route, "-", body, status).await;
+            }
+        }
+        let row = "INSERT INTO river_queue (name, created_at, updated_at) VALUES ('specview_scheduled', now(), now()) \
+                   ON CONFLICT DO NOTHING";
+        self.weir.client().await.batch_execute(row).await.unwrap();
+        for change in ["pause", "resume"] {
+            let route = format!("/admin/lanes/{{queue}}/{change}");
+            for (queue, status) in [("specview_scheduled", 204), ("nothing", 404)] {
+                let path = route.replace("{queue}", queue);
+                self.check_operator("POST", &route, &path, "-", "", status).await;
+            }
         }
     }
 

@@ -300,6 +300,41 @@ async fn an_operator_cancels_jobs_and_pauses_a_lane() {
         claimed.iter().map(|row| row.get(0)).collect::<Vec<Option<i64>>>(),
         [kept]
     );
+    let key = run(&weir, &["key", "create", "--name", "ops", "--scope", "admin"]);
+    let bearer = format!("Bearer {}", printed(&key).lines().last().unwrap());
+    let ask =
+        async |path: &str, body: Value| weir.with_key("POST", path, &bearer, "-", &body.to_string()).await;
+    let queued = [submit(&weir, "carl", 1).await.1, submit(&weir, "carl", 1).await.1];
+    assert_eq!(
+        printed(&run(
+            &weir,
+            &[
+                "job",
+                "cancel",
+                "--kind",
+                "render:video",
+                "--user",
+                "carl",
+                "--dry-run"
+            ]
+        )),
+        "0 jobs would change\n"
+    );
+    let cancelled = ask("/admin/jobs/cancel", json!({ "subject": "carl" })).await;
+    assert_eq!(
+        cancelled.body,
+        json!({ "matching": 2, "next": queued[1], "outcomes": { "cancelled": 2 } })
+    );
+    for (change, paused) in [("pause", true), ("resume", false)] {
+        let path = format!("/admin/lanes/render_default/{change}");
+        assert_eq!(ask(&path, Value::Null).await.status, 204);
+        let is_paused = "SELECT paused_at IS NOT NULL FROM river_queue WHERE name = 'render_default'";
+        let row = weir.client().await.query_one(is_paused, &[]).await.unwrap();
+        assert_eq!(row.get::<_, bool>(0), paused);
+    }
+    let log = "SELECT array_agg(action ORDER BY id) FROM admin_log WHERE actor = 'key:ops'";
+    let actions: Vec<String> = weir.client().await.query_one(log, &[]).await.unwrap().get(0);
+    assert_eq!(actions, ["jobs.cancel", "lane.pause", "lane.resume"]);
     let complete = "UPDATE river_job SET state = 'completed', finalized_at = now() WHERE id = $1";
     weir.client().await.execute(complete, &[&kept]).await.unwrap();
     let late = run(&weir, &["job", "cancel", &kept.unwrap().to_string()]);

@@ -17,7 +17,7 @@ use super::super::state::Api;
 use super::guard::Operator;
 use super::job;
 use super::page::{self, ConsoleError, Entry};
-use crate::lane_pause::{self, PauseError};
+use crate::river_control::{self, PauseError};
 
 /// Cancels as the owner's `DELETE /api/jobs/{id}` does.
 pub(super) async fn cancel(
@@ -131,7 +131,8 @@ pub(super) async fn resume(
 
 async fn set_paused(api: &Api, actor: &str, queue: &str, pauses: bool) -> Result<Redirect, ConsoleError> {
     let changed = api.pool.with(async |client| {
-        let changed = lane_pause::set_paused(&api.settings, &api.river, client, actor, queue, pauses).await;
+        let changed =
+            river_control::set_paused(&api.settings, &api.river, client, actor, queue, pauses).await;
         changed.map_err(|error| match error {
             PauseError::Unknown(_) | PauseError::Unworked(_) => ConsoleError::Missing(error.to_string()),
             PauseError::River(_) | PauseError::Log(_) => ConsoleError::Broken(error.to_string()),

@@ -1,5 +1,8 @@
-//! Pausing lanes, by River's own means. Both changes are in the audit log.
+//! What operators change by River's own means: they cancel jobs, and pause lanes.
 
+use std::collections::BTreeMap;
+
+use riverqueue::JobState;
 use serde_json::json;
 use thiserror::Error;
 use tokio_postgres::Client;
@@ -24,7 +27,7 @@ pub enum PauseError {
     Log(#[from] tokio_postgres::Error),
 }
 
-/// Pauses or resumes a lane. While it is paused, no more of its jobs start; running jobs continue.
+/// Pauses or resumes a lane, and logs it. While it is paused, no more of its jobs start; running jobs continue.
 ///
 /// # Errors
 ///
@@ -52,4 +55,26 @@ pub async fn set_paused(
     }
     control::record(client, actor, action, None, json!({ "queue": queue })).await?;
     Ok(())
+}
+
+/// Cancels these jobs as River does, one after the other, and calls `done` after each. Reconciliation then releases their quota
+/// and slots. Returns the number of jobs by outcome: `cancelled`,
+/// `ended` before, and `not_found`. If River fails, also the reason; the jobs after that are not cancelled.
+pub async fn cancel(
+    river: &riverqueue::Client,
+    jobs: &[i64],
+    mut done: impl FnMut(),
+) -> (BTreeMap<&'static str, usize>, Option<riverqueue::Error>) {
+    let mut outcomes = BTreeMap::new();
+    for job in jobs {
+        let outcome = match river.jobs().cancel(*job).await {
+            Ok(job) if matches!(job.state, JobState::Completed | JobState::Discarded) => "ended",
+            Ok(_) => "cancelled",
+            Err(riverqueue::Error::NotFound(_)) => "not_found",
+            Err(error) => return (outcomes, Some(error)),
+        };
+        *outcomes.entry(outcome).or_default() += 1;
+        done();
+    }
+    (outcomes, None)
 }
