@@ -634,10 +634,28 @@ async fn an_operator_finds_failed_jobs_runs_them_again_and_pauses_a_lane() {
             &[&format!("/console/jobs/{job}"), "<td>failed</td>", "1 of "],
         );
     }
+    let subject = weir
+        .client()
+        .await
+        .query_one(
+            "SELECT coalesce(u.subject, s.holder::text) FROM weir_jobs s \
+        LEFT JOIN users u ON u.id = s.user_id WHERE s.job_id = $1",
+            &[&jobs[0]],
+        )
+        .await
+        .unwrap();
+    let subject: String = subject.get(0);
+    let of_kind = "kind=analysis%3Aanalyze&age=0";
     has(
-        &page(&weir, "/console/jobs?state=running").await,
-        &["No job matches."],
+        &page(&weir, &format!("/console/jobs?user={subject}&{of_kind}")).await,
+        &[&format!("/console/jobs/{}", jobs[0]), &subject],
     );
+    for nothing in ["state=running", "user=nobody", "kind=nothing", "age=3600"] {
+        has(
+            &page(&weir, &format!("/console/jobs?{nothing}")).await,
+            &["No job matches."],
+        );
+    }
     let older = page(&weir, &format!("/console/jobs?before={}", jobs[1])).await;
     assert!(
         older.contains(&format!("/console/jobs/{}", jobs[0]))

@@ -7,12 +7,14 @@ use axum::extract::{Query, State};
 use axum::response::Html;
 use maud::{Markup, html};
 use serde::Deserialize;
+use uuid::Uuid;
 use weir_ledger::read::console;
+use weir_policy::subject::Subject;
 
 use super::super::state::Api;
 use super::page::{self, ConsoleError, Entry};
 
-/// The number of jobs on a page.
+/// The number of jobs on a page, as in `console_jobs.sql`.
 const SHOWN: i64 = 50;
 
 /// River's states, with the words of this console.
@@ -27,11 +29,28 @@ const STATES: [(&str, &str); 8] = [
     ("cancelled", "cancelled"),
 ];
 
+/// Ages in seconds, and their words.
+const AGES: [(i32, &str); 4] = [
+    (0, "at any time"),
+    (3600, "over an hour ago"),
+    (86_400, "over a day ago"),
+    (604_800, "over a week ago"),
+];
+
 #[derive(Default, Deserialize)]
 pub(super) struct Wanted {
     /// A service's name; empty: all.
     #[serde(default)]
     service: String,
+    /// River's kind; empty: all.
+    #[serde(default)]
+    kind: String,
+    /// A user's subject; empty: all.
+    #[serde(default)]
+    user: String,
+    /// Submitted at least so many seconds ago.
+    #[serde(default)]
+    age: i32,
     /// One of River's states; empty: all.
     #[serde(default)]
     state: String,
@@ -48,7 +67,14 @@ pub(super) async fn show(
 ) -> Result<Html<String>, ConsoleError> {
     let wanted = wanted.map(|Query(wanted)| wanted).unwrap_or_default();
     let service = api.settings.service(&wanted.service);
-    let kinds = service.map(|service| vec![service.kind.clone()]);
+    let kinds = match service {
+        Some(service) => Some(vec![service.kind.clone()]),
+        None => Some(vec![wanted.kind.clone()]).filter(|_| !wanted.kind.is_empty()),
+    };
+    // A text that is not a subject matches no job.
+    let user = wanted.user.parse::<Subject>();
+    let holder =
+        (!wanted.user.is_empty()).then(|| user.map_or(Uuid::nil(), |user| api.holders.subject(&user).id));
     let error = Some(wanted.error.as_str()).filter(|error| !error.is_empty());
     let states: Vec<&str> = STATES
         .iter()
@@ -56,7 +82,8 @@ pub(super) async fn show(
         .filter(|state| wanted.state.is_empty() || wanted.state == *state)
         .collect();
     let before = wanted.before.unwrap_or(i64::MAX);
-    let jobs = console::listed_jobs(&api.pool, before, &states, kinds.as_deref(), error, SHOWN).await?;
+    let (kinds, age) = (kinds.as_deref(), wanted.age);
+    let jobs = console::listed_jobs(&api.pool, before, &states, kinds, error, holder, age).await?;
     let word = |state: &str| {
         STATES
             .iter()
@@ -94,6 +121,9 @@ pub(super) async fn show(
         @if let Some(last) = jobs.last().filter(|_| i64::try_from(jobs.len()).is_ok_and(|shown| shown == SHOWN)) {
             form action="/console/jobs" method="get" {
                 input type="hidden" name="service" value=(wanted.service);
+                input type="hidden" name="kind" value=(wanted.kind);
+                input type="hidden" name="user" value=(wanted.user);
+                input type="hidden" name="age" value=(wanted.age);
                 input type="hidden" name="state" value=(wanted.state);
                 input type="hidden" name="error" value=(wanted.error);
                 button name="before" value=(last.id) { "Older jobs" }
@@ -115,6 +145,11 @@ fn form(api: &Api, wanted: &Wanted) -> Markup {
             label { "State " select name="state" {
                 option value="" { "all" }
                 @for (state, word) in STATES { option value=(state) selected[state == wanted.state] { (word) } }
+            } }
+            label { "Kind " input name="kind" value=(wanted.kind) maxlength="200"; }
+            label { "User " input name="user" value=(wanted.user) maxlength="255"; }
+            label { "Submitted " select name="age" {
+                @for (age, word) in AGES { option value=(age) selected[age == wanted.age] { (word) } }
             } }
             label { "Error contains " input name="error" value=(wanted.error) maxlength="200"; }
             button { "Show" }
