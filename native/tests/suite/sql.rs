@@ -1140,14 +1140,20 @@ async fn foreign_completions_settle_within_a_tenth_of_a_second() {
     let stopped = tokio_util::sync::CancellationToken::new();
     let reconciling = tokio::spawn(weir::work::reconcile::run(weir.context.clone(), stopped.clone()));
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let mut waits = Vec::new();
+    let (mut waits, mut reads) = (Vec::new(), Vec::new());
     let mut current = submit(&client, &subject).await.1.unwrap();
     for _ in 0..15 {
         let next = submit(&client, &subject).await.1.unwrap();
         weir.start_elsewhere(current).await;
         weir.ended_by_other_client(current, "completed").await;
         let ended = Instant::now();
-        while state_of(&client, next).await != "available" {
+        loop {
+            let read = Instant::now();
+            let state = state_of(&client, next).await;
+            reads.push(read.elapsed());
+            if state == "available" {
+                break;
+            }
             assert!(ended.elapsed() < Duration::from_secs(10), "never settled");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -1155,8 +1161,15 @@ async fn foreign_completions_settle_within_a_tenth_of_a_second() {
         current = next;
     }
     waits.sort_unstable();
-    eprintln!("{waits:?}");
-    assert!(waits[7] <= Duration::from_millis(150), "the median of {waits:?}");
+    reads.sort_unstable();
+    // Glances take at most a tenth of the time, so they are rarer where queries are slow. Each costs as much as some four
+    // reads of a state. Without glances, the median on an idle machine is that of rounds, 470 ms.
+    let read = reads[reads.len() / 2];
+    let longest = Duration::from_millis(150) + 40 * read;
+    assert!(
+        waits[7] <= longest,
+        "the median of {waits:?} exceeds {longest:?}; a read takes {read:?}"
+    );
     weir.start_elsewhere(current).await;
     weir.ended_by_other_client(current, "completed").await;
     weir.released(Who::User(subject.parse().unwrap()), "analysis")
