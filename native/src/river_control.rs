@@ -6,7 +6,7 @@ use riverqueue::JobState;
 use serde_json::json;
 use thiserror::Error;
 use tokio_postgres::Client;
-use weir_ledger::control;
+use weir_ledger::control::{self, ControlError, JobFilter};
 
 use crate::config::Settings;
 
@@ -57,24 +57,47 @@ pub async fn set_paused(
     Ok(())
 }
 
-/// Cancels these jobs as River does, one after the other, and calls `done` after each. Reconciliation then releases their quota
-/// and slots. Returns the number of jobs by outcome: `cancelled`,
-/// `ended` before, and `not_found`. If River fails, also the reason; the jobs after that are not cancelled.
+/// Why jobs cannot be cancelled.
+#[derive(Debug, Error)]
+pub enum CancelError {
+    /// River cannot cancel one. The jobs after it stay as they are.
+    #[error(transparent)]
+    River(#[from] riverqueue::Error),
+    /// The change cannot be logged.
+    #[error(transparent)]
+    Log(#[from] ControlError),
+}
+
+/// Cancels these jobs as River does, one after the other, calls `show` after each, and logs it. Reconciliation then releases
+/// their quota and slots. Returns the number of jobs by outcome: `cancelled`, `ended` before, and `not_found`.
+///
+/// # Errors
+///
+/// When the database cannot be used. Jobs may have been cancelled then.
 pub async fn cancel(
     river: &riverqueue::Client,
+    client: &Client,
+    actor: &str,
     jobs: &[i64],
-    mut done: impl FnMut(),
-) -> (BTreeMap<&'static str, usize>, Option<riverqueue::Error>) {
-    let mut outcomes = BTreeMap::new();
+    filter: Option<&JobFilter>,
+    mut show: impl FnMut(),
+) -> Result<BTreeMap<&'static str, usize>, CancelError> {
+    let (mut outcomes, mut failure) = (BTreeMap::<_, usize>::new(), None);
     for job in jobs {
         let outcome = match river.jobs().cancel(*job).await {
             Ok(job) if matches!(job.state, JobState::Completed | JobState::Discarded) => "ended",
             Ok(_) => "cancelled",
             Err(riverqueue::Error::NotFound(_)) => "not_found",
-            Err(error) => return (outcomes, Some(error)),
+            Err(error) => {
+                failure = Some(error);
+                break;
+            }
         };
         *outcomes.entry(outcome).or_default() += 1;
-        done();
+        show();
     }
-    (outcomes, None)
+    if outcomes.contains_key("cancelled") {
+        control::record_jobs(client, actor, "jobs.cancel", jobs, filter, &outcomes).await?;
+    }
+    failure.map_or(Ok(outcomes), |error| Err(error.into()))
 }

@@ -12,8 +12,8 @@ use super::log::Change;
 use crate::database::session::BOUND_LOCKS;
 use crate::reservation::{Retried, retry};
 
-/// The number of jobs that one query finds.
-const SLICE: i64 = 1_000;
+/// The maximum number of jobs that [`matching_jobs`] finds.
+pub const SLICE: i64 = 1_000;
 
 /// Selects jobs. Without any condition, all.
 #[derive(Clone, Debug, Default)]

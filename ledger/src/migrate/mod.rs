@@ -47,6 +47,14 @@ pub struct Migrated {
     pub newer_release: Option<String>,
 }
 
+impl Migrated {
+    /// Whether Weir's tables were created.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.weir.iter().any(|path| path == "rows.sql")
+    }
+}
+
 /// Brings the database up to date. Safe to repeat and to run concurrently: the others wait.
 ///
 /// # Errors
@@ -253,12 +261,11 @@ async fn apply(
     if !left.is_empty() {
         return Err(MigrateError::Refused(left));
     }
-    let is_new = weir.iter().any(|path| path == "rows.sql");
+    migrated.weir = weir;
     let advice = transaction
-        .query(include_str!("sql/advice.sql"), &[&found.weir, &is_new])
+        .query(include_str!("sql/advice.sql"), &[&found.weir, &migrated.is_new()])
         .await?;
     transaction.commit().await?;
-    migrated.weir = weir;
     migrated.revoked = revoked;
     migrated.advice = advice.iter().map(|row| row.get("advice")).collect();
     Ok(())

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use weir_policy::problem::{CONTENT_TYPE, Problem, QUOTA_EXCEEDED};
 
 use crate::handler::Refusal;
+use crate::river_control::CancelError;
 use weir_ledger::attempts::AttemptEnd;
 use weir_ledger::control::ControlError;
 use weir_ledger::database::{DatabaseError, FromDatabase};
@@ -214,6 +215,15 @@ impl From<riverqueue::Error> for ApiError {
         match error {
             riverqueue::Error::NotFound(_) => Self::NoJob,
             other => Self::Unavailable(other.to_string()),
+        }
+    }
+}
+
+impl From<CancelError> for ApiError {
+    fn from(error: CancelError) -> Self {
+        match error {
+            CancelError::River(error) => error.into(),
+            CancelError::Log(error) => error.into(),
         }
     }
 }

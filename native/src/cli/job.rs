@@ -96,38 +96,17 @@ impl Job {
             ))?;
             return Ok(ExitCode::SUCCESS);
         }
+        let (mut line, mut done) = (ProgressLine::new(), 0);
+        let show = || {
+            done += 1;
+            line.show(|| format!("{done} of {} jobs", jobs.len()));
+        };
+        let (actor, filter) = (actor(), filter.as_ref());
         let outcomes = match retries {
-            true => {
-                let (mut line, mut done) = (ProgressLine::new(), 0);
-                control::retry_jobs(&mut client, &actor(), &jobs, filter.as_ref(), || {
-                    done += 1;
-                    line.show(|| format!("{done} of {} jobs", jobs.len()));
-                })
-                .await?
-            }
+            true => control::retry_jobs(&mut client, &actor, &jobs, filter, show).await?,
             false => {
                 let river = riverqueue::Client::builder(settings.database()?.river_pool(1)?).build()?;
-                let (mut line, mut done) = (ProgressLine::new(), 0);
-                let (outcomes, failure) = river_control::cancel(&river, &jobs, || {
-                    done += 1;
-                    line.show(|| format!("{done} of {} jobs", jobs.len()));
-                })
-                .await;
-                if outcomes.contains_key("cancelled") {
-                    control::record_jobs(
-                        &client,
-                        &actor(),
-                        "jobs.cancel",
-                        &jobs,
-                        filter.as_ref(),
-                        &outcomes,
-                    )
-                    .await?;
-                }
-                if let Some(error) = failure {
-                    return Err(error.into());
-                }
-                outcomes
+                river_control::cancel(&river, &client, &actor, &jobs, filter, show).await?
             }
         };
         let is_whole = outcomes

@@ -49,6 +49,7 @@ impl Migrate {
         }
         let applied =
             with_progress("migrating the database", migrate::migrate_with(&database, river)).await?;
+        let is_new = applied.is_new();
         let is_current = applied.river.is_empty()
             && applied.weir.is_empty()
             && applied.revoked.is_empty()
@@ -58,7 +59,6 @@ impl Migrate {
             print(&format!("applied River's {version}\n"))?;
         }
         // A new database gets all files, which are one step to the reader, and so is its catalogue.
-        let is_new = applied.weir.iter().any(|path| path == "rows.sql");
         if is_new {
             let files = counted(applied.weir.len() as i128, "file", "files");
             print(&format!("created Weir's schema: {files}\n"))?;

@@ -650,9 +650,9 @@ async fn an_operator_finds_failed_jobs_runs_them_again_and_pauses_a_lane() {
         &page(&weir, &format!("/console/jobs?user={subject}&{of_kind}")).await,
         &[&format!("/console/jobs/{}", jobs[0]), &subject],
     );
-    for nothing in ["state=running", "user=nobody", "kind=nothing", "age=3600"] {
+    for filter in ["state=running", "user=unknown", "kind=unknown", "age=3600"] {
         has(
-            &page(&weir, &format!("/console/jobs?{nothing}")).await,
+            &page(&weir, &format!("/console/jobs?{filter}")).await,
             &["No job matches."],
         );
     }

@@ -108,24 +108,7 @@ pub(super) async fn retry(
     operator: Operator,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<ChangedJobs>, ApiError> {
-    let (filter, after, dry_run) = filter(&api, body)?;
-    let actor = &operator.actor;
-    let changed = api.pool.with(async |client| {
-        let jobs = control::matching_jobs(client, &filter, &control::FAILED, after).await?;
-        let outcomes = if dry_run {
-            BTreeMap::new()
-        } else {
-            control::retry_jobs(client, actor, &jobs, Some(&filter), || ()).await?
-        };
-        Ok::<_, ApiError>(ChangedJobs {
-            matching: jobs.len(),
-            next: jobs.last().copied(),
-            outcomes,
-        })
-    });
-    let changed = changed.await?;
-    api.feed.hurry();
-    Ok(Json(changed))
+    change(&api, &operator, body, true).await
 }
 
 /// Cancels unfinished jobs, at most 1000.
@@ -147,19 +130,32 @@ pub(super) async fn cancel(
     operator: Operator,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<ChangedJobs>, ApiError> {
-    let (filter, after, dry_run) = filter(&api, body)?;
+    change(&api, &operator, body, false).await
+}
+
+/// Runs jobs again, or cancels them.
+async fn change(
+    api: &Api,
+    operator: &Operator,
+    body: Result<Bytes, BytesRejection>,
+    retries: bool,
+) -> Result<Json<ChangedJobs>, ApiError> {
+    let (filter, after, dry_run) = filter(api, body)?;
+    let actor = &operator.actor;
+    let states: &[&str] = if retries {
+        &control::FAILED
+    } else {
+        &control::UNFINISHED
+    };
     let changed = api.pool.with(async |client| {
-        let jobs = control::matching_jobs(client, &filter, &control::UNFINISHED, after).await?;
-        let mut outcomes = BTreeMap::new();
-        if !dry_run && !jobs.is_empty() {
-            let failure;
-            (outcomes, failure) = river_control::cancel(&api.river, &jobs, || ()).await;
-            let (actor, action) = (&operator.actor, "jobs.cancel");
-            control::record_jobs(client, actor, action, &jobs, Some(&filter), &outcomes).await?;
-            if let Some(error) = failure {
-                return Err(error.into());
+        let jobs = control::matching_jobs(client, &filter, states, after).await?;
+        let outcomes = match (dry_run, retries) {
+            (true, _) => BTreeMap::new(),
+            (false, true) => control::retry_jobs(client, actor, &jobs, Some(&filter), || ()).await?,
+            (false, false) => {
+                river_control::cancel(&api.river, client, actor, &jobs, Some(&filter), || ()).await?
             }
-        }
+        };
         Ok::<_, ApiError>(ChangedJobs {
             matching: jobs.len(),
             next: jobs.last().copied(),

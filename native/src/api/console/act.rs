@@ -85,7 +85,10 @@ pub(super) async fn retry_failures(
             Ok::<_, ConsoleError>(retried?)
         })
         .await?;
-    Ok(retried(&outcomes, &html! { "At most 1000 jobs at a time" }))
+    Ok(retried(
+        &outcomes,
+        &html! { "At most " (control::SLICE) " jobs at a time" },
+    ))
 }
 
 fn retried(outcomes: &BTreeMap<&'static str, usize>, what: &maud::Markup) -> Html<String> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Html;
 use maud::{Markup, html};
+use weir_ledger::control;
 use weir_ledger::read::console::{self, FailureReason};
 
 use super::super::state::Api;
@@ -13,9 +14,6 @@ use crate::status::number;
 
 /// The maximum number of jobs to read, the most recent failures first.
 const JOBS: i64 = 10_000;
-
-/// The maximum number of jobs that one request runs again.
-const MOST: i64 = 1000;
 
 /// The maximum number of reasons to show.
 const REASONS: i64 = 100;
@@ -61,7 +59,7 @@ fn again(of: &FailureReason) -> Markup {
                 input type="hidden" name="reason" value=(of.reason);
                 button {
                     "Run "
-                    @if of.jobs > MOST { (number(MOST)) " of " }
+                    @if of.jobs > control::SLICE { (number(control::SLICE)) " of " }
                     (number(of.jobs)) " again"
                 }
             }
