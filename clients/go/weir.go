@@ -39,7 +39,7 @@ var (
 var ErrWrongVersion = errors.New("weir: wrong version")
 
 // upgrade is the number of the oldest upgrade of Weir's schema with all that this client uses.
-const upgrade = 11
+const upgrade = 19
 
 // Client calls Weir's functions. The zero value finds them by the search_path.
 type Client struct {

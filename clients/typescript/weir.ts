@@ -108,8 +108,6 @@ export interface WorkOptions {
   concurrency?: number;
   /** Ends the work after the running jobs. Default: SIGTERM and SIGINT do. */
   signal?: AbortSignal;
-  /** The schema of River's tables. */
-  riverSchema?: string;
   /** Milliseconds between two checks for jobs without a notification. */
   poll?: number;
   /** All but as many idle handlers also work jobs over their user's slots, if the plan has a burst. Default: 1. */
@@ -151,7 +149,7 @@ export type Handler<Transaction = TransactionSql> = (transaction: Transaction, j
 export type Begin<Transaction> = (work: (transaction: Transaction) => Promise<void>) => Promise<unknown>;
 
 /** The number of the oldest upgrade of Weir's schema with all that this client uses. */
-const UPGRADE = 11;
+const UPGRADE = 19;
 
 /** Milliseconds between two heartbeats. A worker that is silent for 10 s loses its jobs. */
 const BEAT = 1500;
@@ -354,16 +352,19 @@ export class Weir {
     const begin = options.begin ? beginOf(options.begin) : own.begin;
     const loop = new Loop(this, { ...own, begin }, queues, handle as unknown as Handler<Runner>, options);
     try {
-      await this.#requireFit(own.run);
-      await loop.run();
+      await loop.run(await this.#fit(own.run));
     } finally {
       own.end();
     }
   }
 
-  /** Throws `WrongVersion` if the database or this client is too old for the other. */
-  async #requireFit(runner: Runner): Promise<void> {
-    const [row] = await this.#call(runner, ["upgrade", "oldest_client"], "weir_version").catch((error) => {
+  /**
+   * Returns the channel of notifications. Throws `WrongVersion` if the database or this client is too old for the other.
+   */
+  async #fit(runner: Runner): Promise<string> {
+    // Not by name, because an older database has fewer columns.
+    const columns = ["to_jsonb(weir_version)"];
+    const [row] = await this.#call(runner, columns, "weir_version").catch((error) => {
       const { code } = (error ?? {}) as { code?: unknown };
       if (code !== "42883") throw error;
       return [];
@@ -372,7 +373,7 @@ export class Weir {
       throw new WrongVersion(
         "upgrade the database with `weir migrate`, or name Weir's schema: there is no function weir_version",
       );
-    const [upgrade, oldestClient] = row.map(Number) as [number, number];
+    const { upgrade, oldest_client: oldestClient, channel } = JSON.parse(String(row[0]));
     if (upgrade < UPGRADE)
       throw new WrongVersion(
         `upgrade the database with \`weir migrate\`: it has upgrade ${upgrade} of Weir's schema, and this client needs ` +
@@ -383,6 +384,7 @@ export class Weir {
         `upgrade this client: it is made for upgrade ${UPGRADE} of Weir's schema, and the database serves clients from ` +
           `${oldestClient} on`,
       );
+    return channel;
   }
 }
 
@@ -437,13 +439,14 @@ class Loop {
     if (!(this.#concurrency >= 1)) throw new RangeError("concurrency must be at least 1");
   }
 
-  async run(): Promise<void> {
+  /** `channel` notifies of jobs. */
+  async run(channel: string): Promise<void> {
     const { poll = 1000 } = this.#options;
     const signals = this.#options.signal === undefined ? stopBySignals() : undefined;
     const signal = this.#options.signal ?? signals?.signal;
     const wakeUp = () => this.#wake();
     signal?.addEventListener("abort", wakeUp);
-    const heart = this.#beat(wakeUp);
+    const heart = this.#beat(channel, wakeUp);
     let pause: number = PAUSES[0];
     try {
       while (!signal?.aborted && this.#errors.length === 0) {
@@ -524,8 +527,8 @@ class Loop {
     }
   }
 
-  #beat(wake: () => void): Heart {
-    const open = () => this.#database.open(`${this.#options.riverSchema ?? "public"}.river_insert`, wake);
+  #beat(channel: string, wake: () => void): Heart {
+    const open = () => this.#database.open(channel, wake);
     let own = open();
     const beat = async (attempts: Job[]): Promise<AttemptState[]> => {
       let states: AttemptState[] | undefined;

@@ -40,7 +40,7 @@ async def lifespan(_app):
         await connection.run_sync(Base.metadata.create_all)
     stop = asyncio.Event()
     queues = ["render_priority", "render_default"]
-    work = asyncio.create_task(weir.work(url, queues, render, concurrency=10, river_schema="river", stop=stop))
+    work = asyncio.create_task(weir.work(url, queues, render, concurrency=10, stop=stop))
     yield
     stop.set()
     await work

@@ -6,6 +6,7 @@ completion of its job. Limits hold across all programs and languages, because th
 
 import asyncio
 import importlib
+import inspect
 import json
 import logging
 import os
@@ -37,7 +38,7 @@ _BEAT = 1.5
 _SILENT = 8.0
 
 #: The number of the oldest upgrade of Weir's schema with all that this client uses.
-_UPGRADE = 11
+_UPGRADE = 19
 
 #: Seconds between two checks whether the work has to end.
 _TICK = 0.25
@@ -150,9 +151,9 @@ class _Calls:
         columns = "outcome, CAST(job_id AS text), CAST(quota AS text)"
         return f"SELECT {columns} FROM {schema}weir_submit({places})", [_text(value) for value in values]
 
-    def _heart(self, url: str, worker: str, river_schema: str, wake: Callable[[], None]) -> "_Heart":
+    def _heart(self, url: str, worker: str, channel: str, wake: Callable[[], None]) -> "_Heart":
         statement = self._statement("weir_heartbeat", ("worker", "attempts"))
-        return _Heart(url, worker, statement, _listen(river_schema), wake)
+        return _Heart(url, worker, statement, sql.SQL("LISTEN {}").format(sql.Identifier(channel)), wake)
 
 
 class _Heart:
@@ -283,6 +284,8 @@ class Weir(_Calls):
         A job that still waits after `expires_in` seconds is cancelled.
 
         Also takes a `Connection` or `Session` of SQLAlchemy 2, Django's `connection`, and a connection of psycopg2."""
+        if inspect.iscoroutinefunction(getattr(connection, "execute", None)):
+            raise TypeError("the connection is asynchronous; use AsyncWeir")
         values = (subject, service, Jsonb(args), amount, _options(key, run_at, priority, tags, metadata, expires_in))
         if isinstance(connection, psycopg.Connection):
             return Submitted(*self._rows(connection, "weir_submit", *values)[0])
@@ -326,7 +329,6 @@ class Weir(_Calls):
         handle: Handler,
         *,
         concurrency: int = 1,
-        river_schema: str = "public",
         poll: float = 1.0,
         headroom: int = 1,
         stop: Stop | None = None,
@@ -350,15 +352,17 @@ class Weir(_Calls):
         signals are not called. This needs the main thread. By default, signals are left to the program. Another worker
         gets the jobs of a killed one within 15 seconds.
         """
-        wake, worker = threading.Event(), _worker()
+        if inspect.iscoroutinefunction(handle):
+            raise TypeError("the handler is asynchronous; use AsyncWeir")
+        url, wake, worker = _for_psycopg(url), threading.Event(), _worker()
         with _ending(stop, until, stop_on_signals) as ends:
             with psycopg.connect(url, autocommit=True) as connection:
                 try:
                     rows = self._rows(connection, "weir_version")
                 except psycopg.errors.UndefinedFunction:
                     rows = []
-            _require_fit(rows)
-            with self._heart(url, worker, river_schema, wake.set) as heart:
+            channel = _fit(rows)
+            with self._heart(url, worker, channel, wake.set) as heart:
                 loop = _Loop(url, queues, concurrency, poll, headroom, ends, worker, heart)
                 _Threads(self, handle, loop, wake).work()
 
@@ -407,7 +411,10 @@ class AsyncWeir(_Calls):
         if hasattr(connection, "fetchrow"):
             text, texts = self._submission("${}", values)
             return _submitted(await connection.fetchrow(text, *texts))
-        return _submitted((await connection.execute(*_sqlalchemy(*self._submission(":p{}", values)))).one())
+        answer: Any = connection.execute(*_sqlalchemy(*self._submission(":p{}", values)))
+        if not inspect.isawaitable(answer):
+            raise TypeError("the connection is synchronous; use Weir")
+        return _submitted((await answer).one())
 
     async def complete(
         self, connection: AsyncConnection, job: Job, output: Any = None, used: int | None = None
@@ -448,7 +455,6 @@ class AsyncWeir(_Calls):
         handle: AsyncHandler,
         *,
         concurrency: int = 1,
-        river_schema: str = "public",
         poll: float = 1.0,
         headroom: int = 1,
         stop: Stop | None = None,
@@ -457,7 +463,7 @@ class AsyncWeir(_Calls):
     ) -> None:
         """See `Weir.work`. Each job has a task, which is cancelled when the attempt has to stop. If the task of this
         call is cancelled, so are those of its jobs, and other workers get the jobs."""
-        wake, worker = asyncio.Event(), _worker()
+        url, wake, worker = _for_psycopg(url), asyncio.Event(), _worker()
         running = asyncio.get_running_loop()
 
         def wake_up() -> None:
@@ -470,8 +476,8 @@ class AsyncWeir(_Calls):
                     rows = await self._rows(connection, "weir_version")
                 except psycopg.errors.UndefinedFunction:
                     rows = []
-            _require_fit(rows)
-            with self._heart(url, worker, river_schema, wake_up) as heart:
+            channel = _fit(rows)
+            with self._heart(url, worker, channel, wake_up) as heart:
                 loop = _Loop(url, queues, concurrency, poll, headroom, ends, worker, heart)
                 await _Tasks(self, handle, loop, wake).work()
 
@@ -692,7 +698,10 @@ class _Tasks:
 
     async def _attempt(self, job: Job) -> None:
         async def work() -> Any:
-            return await self._handle(connection, job)
+            made: Any = self._handle(connection, job)
+            if not inspect.isawaitable(made):
+                raise TypeError("the handler is synchronous; use Weir")
+            return await made
 
         try:
             connection = self._idle.pop() if self._idle else await psycopg.AsyncConnection.connect(self._loop.url)
@@ -833,13 +842,15 @@ def _made(made: Any) -> tuple[Any, int | None]:
     return made if isinstance(made, tuple) else (made, None)
 
 
-def _require_fit(rows: list[TupleRow]) -> None:
-    """Raises `WrongVersion` if the database or this client is too old for the other."""
+def _fit(rows: list[TupleRow]) -> str:
+    """Returns the channel of notifications. Raises `WrongVersion` if the database or this client is too old for the
+    other."""
     if not rows:
         raise WrongVersion(
             "upgrade the database with `weir migrate`, or name Weir's schema: there is no function weir_version"
         )
-    upgrade, oldest_client = rows[0]
+    # An older database has fewer columns, a newer one more.
+    upgrade, oldest_client, *rest = rows[0]
     if upgrade < _UPGRADE:
         raise WrongVersion(
             f"upgrade the database with `weir migrate`: it has upgrade {upgrade} of Weir's schema, and this client "
@@ -850,10 +861,12 @@ def _require_fit(rows: list[TupleRow]) -> None:
             f"upgrade this client: it is made for upgrade {_UPGRADE} of Weir's schema, and the database serves clients "
             f"from {oldest_client} on"
         )
+    return str(rest[0])
 
 
-def _listen(river_schema: str) -> sql.Composed:
-    return sql.SQL("LISTEN {}").format(sql.Identifier(f"{river_schema}.river_insert"))
+def _for_psycopg(url: str) -> str:
+    """The URL without the driver that SQLAlchemy's URLs may name."""
+    return re.sub(r"^(postgres(?:ql)?)\+\w+://", r"\1://", url)
 
 
 def _worker() -> str:

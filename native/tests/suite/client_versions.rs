@@ -31,9 +31,9 @@ await new Weir().work(sql, ["analysis_default"], async () => ({}), { signal: Abo
 await sql.end();
 "#;
 
-const TOO_OLD: &str = "UPDATE weir_schema SET upgrade = 10";
-const TOO_NEW: &str = "CREATE OR REPLACE FUNCTION weir_version(OUT upgrade int, OUT oldest_client int) \
-                       LANGUAGE sql AS 'SELECT 20, 12'";
+const TOO_OLD: &str = "UPDATE weir_schema SET upgrade = 18";
+const TOO_NEW: &str = "CREATE OR REPLACE FUNCTION weir_version(OUT upgrade int, OUT oldest_client int, OUT channel text) \
+                       LANGUAGE sql AS $$ SELECT 30, 20, 'new' $$";
 const WITHOUT_VERSION: &str = "DROP FUNCTION weir_version";
 
 /// Whether the worker ended without an error, and its errors.
@@ -59,11 +59,11 @@ async fn refuses_what_does_not_fit(program: &[PathBuf]) {
     for (change, sentence) in [
         (
             TOO_OLD,
-            "upgrade the database with `weir migrate`: it has upgrade 10 of Weir's schema, and this client needs 11",
+            "upgrade the database with `weir migrate`: it has upgrade 18 of Weir's schema, and this client needs 19",
         ),
         (
             TOO_NEW,
-            "upgrade this client: it is made for upgrade 11 of Weir's schema, and the database serves clients from 12 on",
+            "upgrade this client: it is made for upgrade 19 of Weir's schema, and the database serves clients from 20 on",
         ),
         (
             WITHOUT_VERSION,

@@ -109,6 +109,27 @@ await new Weir().work(sql, ["analysis_priority", "analysis_default"], handle, { 
 await sql.end();
 "#;
 
+/// The error ends the worker.
+const MISSPELT_TYPESCRIPT: &str = r#"
+import postgres from "postgres";
+const { Weir } = await import(process.argv[1] + "/typescript/weir.ts");
+const sql = postgres(process.env.DATABASE_URL, { onnotice: () => {} });
+await new Weir()
+  .work(sql, ["analysis_defualt"], async () => ({}), { poll: 100 })
+  .catch((error) => console.log(error.message));
+await sql.end();
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_typescript_worker_names_a_queue_that_no_service_has() {
+    let Some(node) = programs::node() else { return };
+    let program = ["--input-type=module", "--eval", MISSPELT_TYPESCRIPT].map(PathBuf::from);
+    let weir = Weir::new().await;
+    let printed = output(&weir, &[&[node], &program[..]].concat(), &[CLIENTS]).await;
+    assert_eq!(printed, "no service has the queue analysis_defualt");
+    weir.end().await;
+}
+
 /// A claimed job that waits for another one's work holds a slot, and may be taken over before it starts.
 async fn claims_what_it_works_in_language(program: &[PathBuf]) {
     let weir = Weir::new().await;

@@ -102,6 +102,26 @@ async def with_async_sqlalchemy(driver: str) -> None:
     await engine.dispose()
 
 
+async def with_the_other_class() -> None:
+    """The error names the class to use."""
+    engine, later_engine = create_engine(url_for("psycopg2")), create_async_engine(url_for("asyncpg"))
+    mistaken: Any = weir
+    async with later_engine.connect() as connection, AsyncSession(later_engine) as session:
+        for wrong in (connection, session):
+            try:
+                mistaken.submit(wrong, subject, "analysis", ARGS, 3)
+            except TypeError as error:
+                print(error)
+    await later_engine.dispose()
+    mistaken = later
+    for kind in (engine.connect, lambda: Session(engine)):
+        with kind() as other:
+            try:
+                await mistaken.submit(other, subject, "analysis", ARGS, 3)
+            except TypeError as error:
+                print(error)
+
+
 async def with_asyncpg() -> None:
     connection = await asyncpg.connect(url)
     pool = await asyncpg.create_pool(url, min_size=1)
@@ -164,6 +184,7 @@ async def main() -> None:
     await with_asyncpg()
     for driver in ("asyncpg", "psycopg"):
         await with_async_sqlalchemy(driver)
+    await with_the_other_class()
 
 
 for driver in ("psycopg", "psycopg2"):
@@ -237,7 +258,17 @@ async fn python_submits_in_transactions_of_other_libraries() {
         let printed = output(&weir, &program, &args).await;
         // Two for each of four drivers of SQLAlchemy, asyncpg twice, Django, and psycopg2: committed, and rolled back.
         let times = 4 * 2 + 2 + 1 + 1;
-        assert_eq!(printed.lines().count(), 2 * times, "{printed}");
+        for mistake in [
+            "the connection is asynchronous; use AsyncWeir",
+            "the connection is synchronous; use Weir",
+        ] {
+            assert_eq!(
+                printed.lines().filter(|line| *line == mistake).count(),
+                2,
+                "{printed}"
+            );
+        }
+        assert_eq!(printed.lines().count(), 2 * times + 4, "{printed}");
         let times = i64::try_from(times).unwrap();
         for table in ["public.orders", "river_job"] {
             assert_eq!(row_count(&client, table).await, times, "{table}");

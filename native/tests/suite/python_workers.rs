@@ -283,3 +283,39 @@ async fn a_cancelled_python_worker_cancels_its_handlers() {
     assert_eq!(running, 2, "other workers take them over");
     weir.abandon().await;
 }
+
+/// Each mistake ends the worker, and the error says what to correct. A URL of SQLAlchemy is none.
+const MISTAKES: &str = r#"
+import asyncio, os, sys
+sys.path.insert(0, sys.argv[1] + "/python")
+from weir import AsyncWeir, Weir
+
+url = os.environ["DATABASE_URL"]
+
+async def handle(connection, job):
+    pass
+
+try:
+    Weir().work(url, ["analysis_default"], handle)
+except TypeError as error:
+    print(error)
+for work in (
+    lambda: Weir().work(url.replace("://", "+psycopg2://"), ["analysis_defualt"], print, poll=0.1),
+    lambda: asyncio.run(AsyncWeir().work(url.replace("://", "+asyncpg://"), ["analysis_defualt"], handle, poll=0.1)),
+):
+    try:
+        work()
+    except Exception as error:
+        print(error.diag.message_primary)
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn python_workers_name_mistakes_in_their_arguments() {
+    let Some(python) = python(&[]).await else { return };
+    let weir = Weir::new().await;
+    let printed = output(&weir, &program(&python, MISTAKES), &[]).await;
+    let no_queue = "no service has the queue analysis_defualt";
+    let expected = ["the handler is asynchronous; use AsyncWeir", no_queue, no_queue];
+    assert_eq!(printed.lines().collect::<Vec<_>>(), expected);
+    weir.end().await;
+}

@@ -124,6 +124,38 @@ async fn the_documented_test_in_python_passes() {
     weir.end().await;
 }
 
+/// The documented test, with the package in this repository.
+const DOCUMENTED_TYPESCRIPT: &str = r#"
+import { readFileSync, writeFileSync, rmSync } from "node:fs";
+import { spawnSync } from "node:child_process";
+const clients = process.argv[1];
+const page = readFileSync(`${clients}/../docs/how-to/any-language.md`, "utf8");
+const [, test] = /^```ts\n(import assert[^]*?)^```/m.exec(page);
+const file = `${clients}/typescript/documented-${process.pid}.test.ts`;
+writeFileSync(
+  file,
+  test
+    .replace('"weir-client/testing"', '"./testing.ts"')
+    .replace('"weir-client"', '"./weir.ts"')
+    .replace("postgres://…", process.env.DATABASE_URL),
+);
+const { status, stdout } = spawnSync(process.execPath, ["--test", file], { encoding: "utf8" });
+rmSync(file);
+console.log(status === 0 ? "passed" : stdout);
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_documented_test_in_typescript_passes() {
+    let Some(node) = programs::node() else { return };
+    let weir = Weir::new().await;
+    let program = ["--input-type=module", "--eval", DOCUMENTED_TYPESCRIPT, CLIENTS].map(PathBuf::from);
+    assert_eq!(
+        output(&weir, &[&[node], &program[..]].concat(), &[]).await,
+        "passed"
+    );
+    weir.end().await;
+}
+
 /// The library is the part in braces.
 const TYPESCRIPT: &str = r#"
 import { createRequire } from "node:module";

@@ -6,7 +6,7 @@
 --
 -- | parameter | |
 -- |---|---|
--- | `queue` | one of the service's queues |
+-- | `queue` | one of a service's queues |
 -- | `worker` | the process. No other process has the same name: 1 to 100 letters, digits, `.`, `_` and `-`, not starting with `weir_` |
 -- | `most` | 1 to 1000 jobs, usually the number of the worker's idle handlers. Default: 1 |
 -- | `headroom` | how many of these are not lent to jobs over their user's slots, so that a user whose slots are free finds an idle worker. Default: 1 |
@@ -21,7 +21,7 @@
 -- Pass `created_at` to the functions that end the attempt. After a failover that lost commits, a new job may have the
 -- id and the attempt of a lost one; its time differs. The clients of this repository pass it.
 --
--- Errors: 22023 for invalid arguments.
+-- Errors: 22023 for invalid arguments, and for a queue that no service has once the worker is registered.
 --
 -- Cost: as claim_jobs(), one look-up and, if there are jobs, one write.
 --
@@ -33,6 +33,8 @@ SET search_path FROM CURRENT
 SET standard_conforming_strings = on
 AS $$
 #variable_conflict use_column
+DECLARE
+    known text[];
 BEGIN
     IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
         RAISE invalid_parameter_value USING MESSAGE = 'a worker can claim 1 to 1000 jobs at once';
@@ -52,6 +54,17 @@ BEGIN
     -- Once for each queue.
     UPDATE processes p SET queues = array_append(p.queues, queue)
     WHERE p.client_id = worker AND queue <> ALL (p.queues);
+    IF FOUND THEN
+        known := ARRAY(SELECT s.name || '_' || l.lane
+                       FROM weir_services s, unnest('{priority,default,scheduled}'::text[]) AS l (lane)
+                       ORDER BY 1);
+        IF queue <> ALL (known) THEN
+            RAISE invalid_parameter_value USING
+                MESSAGE = format('no service has the queue %s', queue),
+                HINT = format('the queues are %s; run `weir migrate` to add those of weir.toml',
+                              coalesce(nullif(array_to_string(known, ', '), ''), 'none'));
+        END IF;
+    END IF;
 END
 $$;
 

@@ -1,0 +1,2 @@
+-- It returns one more column.
+DROP FUNCTION IF EXISTS weir_version();
