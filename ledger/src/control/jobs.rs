@@ -87,6 +87,27 @@ pub async fn matching_jobs(
     Ok(rows.iter().map(|row| row.get("id")).collect())
 }
 
+/// All jobs in these states that match.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn all_matching_jobs(
+    client: &Client,
+    filter: &JobFilter,
+    states: &[&str],
+) -> Result<Vec<i64>, ControlError> {
+    let mut jobs = Vec::new();
+    loop {
+        let after = jobs.last().copied().unwrap_or_default();
+        let more = matching_jobs(client, filter, states, after).await?;
+        if more.is_empty() {
+            return Ok(jobs);
+        }
+        jobs.extend(more);
+    }
+}
+
 /// Retries jobs, each in its own transaction, and logs the number of each outcome. Calls `show` after each job.
 ///
 /// # Errors

@@ -32,7 +32,9 @@ pub use deliveries::{
 pub use error::ControlError;
 pub use grants::{Granted, NewGrant, grant, grants_of, lower_grant};
 pub use import::{ImportFault, ImportSource, ImportTotal, Imported, import};
-pub use jobs::{FAILED, JobFilter, SLICE, UNFINISHED, matching_jobs, record_jobs, retry_jobs};
+pub use jobs::{
+    FAILED, JobFilter, SLICE, UNFINISHED, all_matching_jobs, matching_jobs, record_jobs, retry_jobs,
+};
 pub use keys::{
     KEY_PREFIX, KeyRefusal, Scope, ServiceKey, create_key, has_key, is_valid_key, keys, revoke_key,
     verify_key,

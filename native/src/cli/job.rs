@@ -86,7 +86,7 @@ impl Job {
         };
         let filter = selection.filter(settings, &client).await?;
         let jobs = match &filter {
-            Some(filter) => all(&client, filter, states).await?,
+            Some(filter) => control::all_matching_jobs(&client, filter, states).await?,
             None => selection.ids.clone(),
         };
         if selection.dry_run {
@@ -237,20 +237,4 @@ fn text(job: &JobReport) -> String {
         }
     }
     text
-}
-
-async fn all(
-    client: &Client,
-    filter: &JobFilter,
-    states: &[&str],
-) -> Result<Vec<i64>, control::ControlError> {
-    let mut jobs = Vec::new();
-    loop {
-        let after = jobs.last().copied().unwrap_or_default();
-        let more = control::matching_jobs(client, filter, states, after).await?;
-        if more.is_empty() {
-            return Ok(jobs);
-        }
-        jobs.extend(more);
-    }
 }

@@ -665,28 +665,31 @@ async fn an_operator_finds_failed_jobs_runs_them_again_and_pauses_a_lane() {
     let local = [("host", "localhost:8080")];
     let one = format!("/console/jobs/{}", jobs[0]);
     has(&page(&weir, &one).await, &["Run again"]);
-    let answer = ask(&weir, HERE, "POST", &format!("{one}/retry"), &local).await;
+    let change = "/console/jobs/change";
+    let answer = post_form(&weir, change, &format!("job={}&action=retry", jobs[0])).await;
     has(answer.body.as_str().unwrap(), &["run again</th><td>1</td>"]);
     assert!(!page(&weir, &one).await.contains("Run again"));
     has(&page(&weir, "/console/failures").await, &["Run 2 again"]);
-    let run_again = async |reason: &str| {
-        let request = Request::builder()
-            .method("POST")
-            .uri("/console/failures/retry")
-            .header("host", "localhost:8080")
-            .header("content-type", "application/x-www-form-urlencoded");
-        let form = format!("kind=analysis%3Aanalyze&reason={reason}");
-        let mut request = request.body(Body::from(form)).unwrap();
-        request
-            .extensions_mut()
-            .insert(ConnectInfo(HERE.parse::<SocketAddr>().unwrap()));
-        weir.send(request).await.body.as_str().unwrap().to_owned()
-    };
-    has(&run_again("alert").await, &["No job matches any more."]);
+    let of_reason = |reason: &str| format!("kind=analysis%3Aanalyze&reason={reason}&action=retry");
+    let other = of_reason("alert");
     has(
-        &run_again("%3Cscript%3Ealert%28%27reason%27%29%3C%2Fscript%3E+%26+so+on").await,
-        &["run again</th><td>2</td>"],
+        &page(&weir, &format!("{change}?{other}")).await,
+        &["No failed job matches."],
     );
+    let none = post_form(&weir, change, &other).await;
+    has(none.body.as_str().unwrap(), &["No job matches any more."]);
+    let reason = of_reason("%3Cscript%3Ealert%28%27reason%27%29%3C%2Fscript%3E+%26+so+on");
+    let preview = page(&weir, &format!("{change}?{reason}")).await;
+    has(
+        &preview,
+        &[
+            "2 failed jobs",
+            "Run again 2 jobs",
+            r#"name="kind" value="analysis:analyze""#,
+        ],
+    );
+    let answer = post_form(&weir, change, &reason).await;
+    has(answer.body.as_str().unwrap(), &["run again</th><td>2</td>"]);
     assert_eq!(weir.quota(who, "analysis").await["reserved"], 3);
 
     let pause = "/console/lanes/analysis_priority/pause";
@@ -706,6 +709,60 @@ async fn an_operator_finds_failed_jobs_runs_them_again_and_pauses_a_lane() {
     let actions = "SELECT array_agg(action ORDER BY id) FROM admin_log WHERE actor = 'console'";
     let actions: Vec<String> = weir.client().await.query_one(actions, &[]).await.unwrap().get(0);
     assert_eq!(actions, ["jobs.retry", "jobs.retry", "lane.pause", "lane.resume"]);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_cancels_selected_jobs_and_all_that_match() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let submit = "SELECT weir_submit('anne', 'analysis', '{}') FROM generate_series(1, 30)";
+    client
+        .batch_execute(&format!("UPDATE plan_limits SET month = NULL; {submit}"))
+        .await
+        .unwrap();
+    let list = page(&weir, "/console/jobs?user=anne").await;
+    assert_eq!(list.matches(r#"<input type="checkbox" name="job""#).count(), 30);
+    has(&list, &["Cancel all unfinished that match…"]);
+    assert!(!page(&weir, "/console/jobs").await.contains("that match"));
+    let ids = "SELECT array_agg(id ORDER BY id) FROM river_job";
+    let ids: Vec<i64> = client.query_one(ids, &[]).await.unwrap().get(0);
+
+    let change = "/console/jobs/change";
+    let selected = format!("job={}&job={}&job=9999&action=cancel", ids[0], ids[1]);
+    let answer = post_form(&weir, change, &selected).await;
+    let done = answer.body.as_str().unwrap().to_owned();
+    has(
+        &done,
+        &[
+            "cancelled</th><td>2</td>",
+            "not submitted through Weir, or deleted</th><td>1</td>",
+        ],
+    );
+    let all = "user=anne&action=cancel";
+    has(
+        &page(&weir, &format!("{change}?{all}")).await,
+        &["28 unfinished jobs"],
+    );
+    let answer = post_form(&weir, change, all).await;
+    let done = answer.body.as_str().unwrap().to_owned();
+    has(
+        &done,
+        &[
+            r#"<progress max="28" value="25"></progress> 25 of 28 jobs"#,
+            "cancelled</th><td>28</td>",
+            "</html>",
+        ],
+    );
+    for nothing in ["action=cancel", "job=x&action=retry", "user=anne"] {
+        let refused = post_form(&weir, change, nothing).await;
+        assert_eq!(refused.status, 422, "{nothing}");
+    }
+    let logged = "SELECT array_agg((after -> 'outcomes' ->> 'cancelled')::int ORDER BY id) FROM admin_log";
+    let logged: Vec<i32> = client.query_one(logged, &[]).await.unwrap().get(0);
+    assert_eq!(logged, [2, 28]);
+    weir.reconcile().await;
+    assert_eq!(weir.quota(Who::Subject("anne"), "analysis").await["reserved"], 0);
     weir.end().await;
 }
 

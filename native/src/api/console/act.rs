@@ -1,22 +1,18 @@
 //! Changes from the console's forms. Each is in the audit log, with the operator.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Form;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
-use axum::response::{Html, Redirect};
-use maud::html;
-use serde::Deserialize;
+use axum::response::Redirect;
 use serde_json::json;
-use weir_ledger::control::{self, JobFilter};
+use weir_ledger::control;
 
 use super::super::jobs;
 use super::super::state::Api;
 use super::guard::Operator;
 use super::job;
-use super::page::{self, ConsoleError, Entry};
+use super::page::ConsoleError;
 use crate::river_control::{self, PauseError};
 
 /// Cancels as the owner's `DELETE /api/jobs/{id}` does.
@@ -38,80 +34,6 @@ pub(super) async fn cancel(
         })
         .await?;
     Ok(Redirect::to(&format!("/console/jobs/{id}")))
-}
-
-/// Runs a failed, expired or cancelled job again.
-pub(super) async fn retry(
-    State(api): State<Arc<Api>>,
-    Extension(Operator(actor)): Extension<Operator>,
-    id: Result<Path<i64>, PathRejection>,
-) -> Result<Html<String>, ConsoleError> {
-    let Ok(Path(id)) = id else {
-        return Err(job::missing());
-    };
-    let outcomes = api
-        .pool
-        .with(async |client| {
-            let retried = control::retry_jobs(client, &actor, &[id], None, || ()).await;
-            Ok::<_, ConsoleError>(retried?)
-        })
-        .await?;
-    Ok(retried(&outcomes, &html! { "Job " (page::job_link(id)) }))
-}
-
-/// The jobs of a row of the failures.
-#[derive(Deserialize)]
-pub(super) struct Failures {
-    kind: String,
-    reason: String,
-}
-
-/// Runs the jobs again that failed for a reason, at most a thousand.
-pub(super) async fn retry_failures(
-    State(api): State<Arc<Api>>,
-    Extension(Operator(actor)): Extension<Operator>,
-    Form(failures): Form<Failures>,
-) -> Result<Html<String>, ConsoleError> {
-    let filter = JobFilter {
-        kinds: Some(vec![failures.kind]),
-        reason: Some(failures.reason),
-        ..JobFilter::default()
-    };
-    let outcomes = api
-        .pool
-        .with(async |client| {
-            let jobs = control::matching_jobs(client, &filter, &control::FAILED, 0).await?;
-            let retried = control::retry_jobs(client, &actor, &jobs, Some(&filter), || ()).await;
-            Ok::<_, ConsoleError>(retried?)
-        })
-        .await?;
-    Ok(retried(
-        &outcomes,
-        &html! { "At most " (control::SLICE) " jobs at a time" },
-    ))
-}
-
-fn retried(outcomes: &BTreeMap<&'static str, usize>, what: &maud::Markup) -> Html<String> {
-    let rows = html! {
-        @for (outcome, count) in outcomes { tr { th scope="row" { (words(outcome)) } td { (count) } } }
-    };
-    let body = html! {
-        p.soft { (what) ". " a href="/console/failures" { "Failures" } "." }
-        @if outcomes.is_empty() { p { "No job matches any more." } }
-        @else { (page::table("Jobs by what happened", &["", "jobs"], &rows)) }
-    };
-    page::page_below(Entry::Failures, "Run again", &body)
-}
-
-fn words(outcome: &str) -> &'static str {
-    match outcome {
-        "retried" => "run again",
-        "not_failed" => "unfinished, or charged already",
-        "not_found" => "not submitted through Weir, or deleted",
-        "folded" => "an equal job is unfinished",
-        "too_many_waiting" => "too many jobs of their users wait",
-        _ => "over their users' quota",
-    }
 }
 
 /// Pauses a lane.

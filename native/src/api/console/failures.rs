@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Html;
 use maud::{Markup, html};
-use weir_ledger::control;
 use weir_ledger::read::console::{self, FailureReason};
 
 use super::super::state::Api;
@@ -50,18 +49,14 @@ pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Html<String>, Co
     Ok(page::main_page(Entry::Failures, None, &body))
 }
 
-/// The form that runs the jobs of a row again.
+/// The form that shows how many jobs of a row would run again.
 fn again(of: &FailureReason) -> Markup {
     html! {
         @if !of.reason.is_empty() {
-            form action="/console/failures/retry" method="post" {
+            form action="/console/jobs/change" method="get" {
                 input type="hidden" name="kind" value=(of.kind);
                 input type="hidden" name="reason" value=(of.reason);
-                button {
-                    "Run "
-                    @if of.jobs > control::SLICE { (number(control::SLICE)) " of " }
-                    (number(of.jobs)) " again"
-                }
+                button name="action" value="retry" { "Run " (number(of.jobs)) " again…" }
             }
         }
     }

@@ -1,17 +1,19 @@
 //! Lists of jobs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::Form;
+use axum::extract::State;
 use axum::response::Html;
 use maud::{Markup, html};
-use serde::Deserialize;
 use uuid::Uuid;
+use weir_ledger::control::JobFilter;
 use weir_ledger::read::console;
 use weir_policy::subject::Subject;
 
 use super::super::state::Api;
+use super::change::Fields;
 use super::page::{self, ConsoleError, Entry};
 
 /// The number of jobs on a page, as in `console_jobs.sql`.
@@ -37,53 +39,113 @@ const AGES: [(i32, &str); 4] = [
     (604_800, "over a week ago"),
 ];
 
-#[derive(Default, Deserialize)]
+/// The fields of the filter. Each is empty if it selects all jobs.
+#[derive(Default)]
 pub(super) struct Wanted {
-    /// A service's name; empty: all.
-    #[serde(default)]
+    /// A service's name.
     service: String,
-    /// River's kind; empty: all.
-    #[serde(default)]
+    /// River's kind.
     kind: String,
-    /// A user's subject; empty: all.
-    #[serde(default)]
+    /// A user's subject.
     user: String,
     /// Submitted at least so many seconds ago.
-    #[serde(default)]
-    age: i32,
-    /// One of River's states; empty: all.
-    #[serde(default)]
+    age: String,
+    /// One of River's states.
     state: String,
     /// A part of the error.
-    #[serde(default)]
     error: String,
-    /// Only jobs with a smaller id.
-    before: Option<i64>,
+    /// The whole reason of a failure.
+    reason: String,
 }
 
-pub(super) async fn show(
-    State(api): State<Arc<Api>>,
-    wanted: Result<Query<Wanted>, QueryRejection>,
-) -> Result<Html<String>, ConsoleError> {
-    let wanted = wanted.map(|Query(wanted)| wanted).unwrap_or_default();
-    let service = api.settings.service(&wanted.service);
-    let kinds = match service {
-        Some(service) => Some(vec![service.kind.clone()]),
-        None => Some(vec![wanted.kind.clone()]).filter(|_| !wanted.kind.is_empty()),
-    };
-    // A text that is not a subject matches no job.
-    let user = wanted.user.parse::<Subject>();
-    let holder =
-        (!wanted.user.is_empty()).then(|| user.map_or(Uuid::nil(), |user| api.holders.subject(&user).id));
-    let error = Some(wanted.error.as_str()).filter(|error| !error.is_empty());
+impl Wanted {
+    pub(super) fn parse(fields: &[(String, String)]) -> Self {
+        let mut wanted = Self::default();
+        for (name, value) in fields {
+            let field = match name.as_str() {
+                "service" => &mut wanted.service,
+                "kind" => &mut wanted.kind,
+                "user" => &mut wanted.user,
+                "age" => &mut wanted.age,
+                "state" => &mut wanted.state,
+                "error" => &mut wanted.error,
+                "reason" => &mut wanted.reason,
+                _ => continue,
+            };
+            field.clone_from(value);
+        }
+        wanted
+    }
+
+    const fn fields(&self) -> [(&'static str, &String); 7] {
+        [
+            ("service", &self.service),
+            ("kind", &self.kind),
+            ("user", &self.user),
+            ("age", &self.age),
+            ("state", &self.state),
+            ("error", &self.error),
+            ("reason", &self.reason),
+        ]
+    }
+
+    /// The fields for another form.
+    pub(super) fn hidden(&self) -> Markup {
+        html! {
+            @for (name, value) in self.fields() {
+                @if !value.is_empty() { input type="hidden" name=(name) value=(value); }
+            }
+        }
+    }
+
+    /// The jobs in any state.
+    pub(super) fn filter(&self, api: &Api) -> JobFilter {
+        let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let service = api.settings.service(&self.service);
+        let kind = service.map_or_else(|| text(&self.kind), |service| Some(service.kind.clone()));
+        // A text that is not a subject matches no job.
+        let holder = |user: String| {
+            user.parse::<Subject>()
+                .map_or(Uuid::nil(), |user| api.holders.subject(&user).id)
+        };
+        JobFilter {
+            kinds: kind.map(|kind| vec![kind]),
+            holder: text(&self.user).map(holder),
+            error: text(&self.error),
+            reason: text(&self.reason),
+            older_than: self
+                .age
+                .parse()
+                .ok()
+                .filter(|age| *age > 0)
+                .map(Duration::from_secs),
+        }
+    }
+}
+
+pub(super) async fn show(State(api): State<Arc<Api>>, fields: Fields) -> Result<Html<String>, ConsoleError> {
+    let fields = fields.map(|Form(fields)| fields).unwrap_or_default();
+    let wanted = Wanted::parse(&fields);
+    let filter = wanted.filter(&api);
     let states: Vec<&str> = STATES
         .iter()
         .map(|(state, _)| *state)
         .filter(|state| wanted.state.is_empty() || wanted.state == *state)
         .collect();
-    let before = wanted.before.unwrap_or(i64::MAX);
-    let (kinds, age) = (kinds.as_deref(), wanted.age);
-    let jobs = console::listed_jobs(&api.pool, before, &states, kinds, error, holder, age).await?;
+    let before = fields.iter().find(|(name, _)| name == "before");
+    let before = before.and_then(|(_, id)| id.parse().ok()).unwrap_or(i64::MAX);
+    let age = filter.older_than.map_or(0, |age| age.as_secs());
+    let age = i32::try_from(age).unwrap_or(i32::MAX);
+    let jobs = console::listed_jobs(
+        &api.pool,
+        before,
+        &states,
+        filter.kinds.as_deref(),
+        filter.error.as_deref(),
+        filter.holder,
+        age,
+    )
+    .await?;
     let word = |state: &str| {
         STATES
             .iter()
@@ -93,6 +155,7 @@ pub(super) async fn show(
     let cells = html! {
         @for job in &jobs {
             tr {
+                td { input type="checkbox" name="job" value=(job.id) aria-label={ "Select job " (job.id) }; }
                 th scope="row" { (page::job_link(job.id)) }
                 td { (api.settings.service_of_kind(&job.kind).map_or(job.kind.as_str(), |service| service.name.as_str())) }
                 td { (word(&job.state)) }
@@ -106,6 +169,7 @@ pub(super) async fn show(
         }
     };
     let columns = [
+        "",
         "job",
         "service",
         "state",
@@ -117,15 +181,23 @@ pub(super) async fn show(
     let body = html! {
         (form(&api, &wanted))
         @if jobs.is_empty() { p { "No job matches." } }
-        @else { (page::table("Newest first", &columns, &cells)) }
+        @else {
+            form.selected action="/console/jobs/change" method="post" {
+                (page::table("Newest first", &columns, &cells))
+                button name="action" value="retry" { "Run selected again" }
+                button name="action" value="cancel" { "Cancel selected" }
+            }
+        }
+        @if !filter.is_empty() {
+            form.selected action="/console/jobs/change" method="get" {
+                (wanted.hidden())
+                button name="action" value="retry" { "Run all that failed and match again…" }
+                button name="action" value="cancel" { "Cancel all unfinished that match…" }
+            }
+        }
         @if let Some(last) = jobs.last().filter(|_| i64::try_from(jobs.len()).is_ok_and(|shown| shown == SHOWN)) {
             form action="/console/jobs" method="get" {
-                input type="hidden" name="service" value=(wanted.service);
-                input type="hidden" name="kind" value=(wanted.kind);
-                input type="hidden" name="user" value=(wanted.user);
-                input type="hidden" name="age" value=(wanted.age);
-                input type="hidden" name="state" value=(wanted.state);
-                input type="hidden" name="error" value=(wanted.error);
+                (wanted.hidden())
                 button name="before" value=(last.id) { "Older jobs" }
             }
         }
@@ -149,7 +221,7 @@ fn form(api: &Api, wanted: &Wanted) -> Markup {
             label { "Kind " input name="kind" value=(wanted.kind) maxlength="200"; }
             label { "User " input name="user" value=(wanted.user) maxlength="255"; }
             label { "Submitted " select name="age" {
-                @for (age, word) in AGES { option value=(age) selected[age == wanted.age] { (word) } }
+                @for (age, word) in AGES { option value=(age) selected[age.to_string() == wanted.age] { (word) } }
             } }
             label { "Error contains " input name="error" value=(wanted.error) maxlength="200"; }
             button { "Show" }

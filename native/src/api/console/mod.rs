@@ -1,6 +1,7 @@
 //! `/console`: pages for operators, on this machine, or signed in with a service key.
 
 mod act;
+mod change;
 mod charts;
 mod failures;
 mod find;
@@ -41,9 +42,11 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/console/jobs/{id}", routing::get(job::show))
         .route("/console/jobs", routing::get(jobs::show))
         .route("/console/jobs/{id}/cancel", routing::post(act::cancel))
-        .route("/console/jobs/{id}/retry", routing::post(act::retry))
+        .route(
+            "/console/jobs/change",
+            routing::get(change::preview).post(change::run),
+        )
         .route("/console/failures", routing::get(failures::show))
-        .route("/console/failures/retry", routing::post(act::retry_failures))
         .route("/console/lanes/{queue}/pause", routing::post(act::pause))
         .route("/console/lanes/{queue}/resume", routing::post(act::resume))
         .route(

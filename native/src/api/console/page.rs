@@ -8,6 +8,7 @@ use weir_ledger::control::ControlError;
 use weir_ledger::database::{DatabaseError, FromDatabase};
 
 use super::super::problem::ApiError;
+use crate::river_control::CancelError;
 
 pub(super) const STYLE: &str = include_str!("style.css");
 
@@ -145,11 +146,17 @@ pub(super) fn job_link(id: i64) -> Markup {
     html! { a href={ "/console/jobs/" (id) } { (id) } }
 }
 
+/// The noun for a number of jobs.
+pub(super) const fn jobs(count: usize) -> &'static str {
+    if count == 1 { "job" } else { "jobs" }
+}
+
 /// The form that runs a job again.
 pub(super) fn retry(id: i64) -> Markup {
     html! {
-        form action={ "/console/jobs/" (id) "/retry" } method="post" {
-            button { "Run again" }
+        form action="/console/jobs/change" method="post" {
+            input type="hidden" name="job" value=(id);
+            button name="action" value="retry" { "Run again" }
         }
     }
 }
@@ -227,23 +234,36 @@ impl From<ApiError> for ConsoleError {
     }
 }
 
+impl From<CancelError> for ConsoleError {
+    fn from(error: CancelError) -> Self {
+        match error {
+            CancelError::Log(error) => error.into(),
+            CancelError::River(error) => Self::Broken(error.to_string()),
+        }
+    }
+}
+
+impl ConsoleError {
+    /// The reason in words.
+    pub(super) fn detail(&self) -> String {
+        match self {
+            Self::Missing(text) | Self::Refused(text) | Self::Broken(text) => text.clone(),
+            Self::Foreign => {
+                "This request came from another website. Open the console and try again there.".to_owned()
+            }
+            Self::Unavailable(error) => error.to_string(),
+        }
+    }
+}
+
 impl IntoResponse for ConsoleError {
     fn into_response(self) -> Response {
-        let (status, title, detail) = match self {
-            Self::Missing(what) => (StatusCode::NOT_FOUND, "Not found", what),
-            Self::Foreign => (
-                StatusCode::FORBIDDEN,
-                "Refused",
-                "This request came from another website. Open the console and try again there.".to_owned(),
-            ),
-            Self::Refused(why) => (StatusCode::UNPROCESSABLE_ENTITY, "Nothing changed", why),
-            Self::Unavailable(error) => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "Not available",
-                error.to_string(),
-            ),
-            Self::Broken(error) => (StatusCode::SERVICE_UNAVAILABLE, "Not available", error),
+        let (status, title) = match &self {
+            Self::Missing(_) => (StatusCode::NOT_FOUND, "Not found"),
+            Self::Foreign => (StatusCode::FORBIDDEN, "Refused"),
+            Self::Refused(_) => (StatusCode::UNPROCESSABLE_ENTITY, "Nothing changed"),
+            Self::Unavailable(_) | Self::Broken(_) => (StatusCode::SERVICE_UNAVAILABLE, "Not available"),
         };
-        (status, HEADERS, page(title, &html! { p { (detail) } })).into_response()
+        (status, HEADERS, page(title, &html! { p { (self.detail()) } })).into_response()
     }
 }

@@ -1,0 +1,228 @@
+//! Runs jobs again, or cancels them: the selected ones, or all that match a filter, after a preview of their number.
+//!
+//! The page runs no script. The answer to the form is sent in pieces while the jobs change, each with a progress bar that
+//! hides the one before.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Form;
+use axum::body::Body;
+use axum::extract::rejection::FormRejection;
+use axum::extract::{Extension, State};
+use axum::http::header;
+use axum::response::{Html, IntoResponse, Response};
+use futures_util::stream;
+use maud::{Markup, html};
+use tokio::sync::mpsc;
+use weir_ledger::control::{self, JobFilter};
+
+use super::super::state::Api;
+use super::guard::Operator;
+use super::jobs::Wanted;
+use super::page::{self, ConsoleError, Entry};
+use crate::river_control;
+
+/// A new progress bar is sent after this many jobs.
+const STEP: usize = 25;
+
+/// The maximum time for a slice of jobs.
+const SLICE_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Where the page puts what is sent last.
+const MARK: &str = "<!-- jobs -->";
+
+/// The fields of a form, which may be repeated.
+pub(super) type Fields = Result<Form<Vec<(String, String)>>, FormRejection>;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Retry,
+    Cancel,
+}
+
+impl Action {
+    fn parse(fields: &[(String, String)]) -> Result<Self, ConsoleError> {
+        let field = fields.iter().find(|(name, _)| name == "action");
+        match field.map(|(_, value)| value.as_str()) {
+            Some("retry") => Ok(Self::Retry),
+            Some("cancel") => Ok(Self::Cancel),
+            _ => Err(ConsoleError::Refused("The form lacks what to do.".to_owned())),
+        }
+    }
+
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Retry => "Run again",
+            Self::Cancel => "Cancel",
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Cancel => "cancel",
+        }
+    }
+
+    const fn states(self) -> &'static [&'static str] {
+        match self {
+            Self::Retry => &control::FAILED,
+            Self::Cancel => &control::UNFINISHED,
+        }
+    }
+}
+
+/// Shows how many jobs match.
+pub(super) async fn preview(
+    State(api): State<Arc<Api>>,
+    fields: Fields,
+) -> Result<Html<String>, ConsoleError> {
+    let fields = fields.map(|Form(fields)| fields).unwrap_or_default();
+    let action = Action::parse(&fields)?;
+    let wanted = Wanted::parse(&fields);
+    let jobs = matching(&api, &filter(&api, &wanted)?, action).await?.len();
+    let (what, done) = match action {
+        Action::Retry => (
+            "failed",
+            "run again. Each reserves quota as a new submission does.",
+        ),
+        Action::Cancel => ("unfinished", "cancelled. Running ones stop a moment later."),
+    };
+    let body = html! {
+        @if jobs == 0 { p { "No " (what) " job matches." } }
+        @else {
+            p { strong { (jobs) " " (what) " " (page::jobs(jobs)) } " will be " (done) }
+            form action="/console/jobs/change" method="post" {
+                (wanted.hidden())
+                button name="action" value=(action.name()) { (action.title()) " " (jobs) " " (page::jobs(jobs)) }
+            }
+        }
+        p { a href="/console/jobs" { "Jobs" } " · " a href="/console/failures" { "Failures" } }
+    };
+    Ok(page::page_below(Entry::Jobs, action.title(), &body))
+}
+
+/// Changes the selected jobs, or all that match.
+pub(super) async fn run(
+    State(api): State<Arc<Api>>,
+    Extension(Operator(actor)): Extension<Operator>,
+    fields: Fields,
+) -> Result<Response, ConsoleError> {
+    let fields = fields.map(|Form(fields)| fields).unwrap_or_default();
+    let action = Action::parse(&fields)?;
+    let selected = fields.iter().filter(|(name, _)| name == "job");
+    let mut jobs: Vec<i64> = selected.filter_map(|(_, id)| id.parse().ok()).collect();
+    let mut by_filter = None;
+    if jobs.is_empty() {
+        let filter = filter(&api, &Wanted::parse(&fields))?;
+        jobs = matching(&api, &filter, action).await?;
+        by_filter = Some(filter);
+    }
+    let Html(whole) = page::page_below(Entry::Jobs, action.title(), &html! { (maud::PreEscaped(MARK)) });
+    let (before, after) = whole.split_once(MARK).unwrap_or((&whole, ""));
+    let (pieces, mut sent) = mpsc::unbounded_channel();
+    // An error means that nobody reads the page.
+    let _ = pieces.send(before.to_owned());
+    let after = after.to_owned();
+    // A task, because a slice must not stop in the middle when the browser does.
+    tokio::spawn(async move {
+        let done = change(&api, &actor, &jobs, by_filter.as_ref(), action, &pieces).await;
+        let _ = pieces.send(done.into_string() + &after);
+    });
+    let body = Body::from_stream(stream::poll_fn(move |context| {
+        sent.poll_recv(context)
+            .map(|piece| piece.map(Ok::<_, Infallible>))
+    }));
+    Ok(([(header::CONTENT_TYPE, "text/html; charset=utf-8")], body).into_response())
+}
+
+/// The filter of a form, which must not select all jobs.
+fn filter(api: &Api, wanted: &Wanted) -> Result<JobFilter, ConsoleError> {
+    let filter = wanted.filter(api);
+    if filter.is_empty() {
+        let why = "Select jobs, or set a service, kind, user, age or error first.";
+        return Err(ConsoleError::Refused(why.to_owned()));
+    }
+    Ok(filter)
+}
+
+async fn matching(api: &Api, filter: &JobFilter, action: Action) -> Result<Vec<i64>, ConsoleError> {
+    api.pool
+        .with(async |client| Ok(control::all_matching_jobs(client, filter, action.states()).await?))
+        .await
+}
+
+/// Changes jobs while the page is read, and returns the end of the page.
+async fn change(
+    api: &Api,
+    actor: &str,
+    jobs: &[i64],
+    filter: Option<&JobFilter>,
+    action: Action,
+    pieces: &mpsc::UnboundedSender<String>,
+) -> Markup {
+    let (mut outcomes, mut done) = (BTreeMap::<_, usize>::new(), 0);
+    let mut failure = None;
+    for slice in jobs.chunks(usize::try_from(control::SLICE).unwrap_or(usize::MAX)) {
+        if pieces.is_closed() {
+            break;
+        }
+        let mut show = || {
+            done += 1;
+            if done % STEP == 0 {
+                let bar = html! {
+                    p.step { progress max=(jobs.len()) value=(done) {} " " (done) " of " (jobs.len()) " " (page::jobs(jobs.len())) }
+                };
+                let _ = pieces.send(bar.into_string());
+            }
+        };
+        let changed = api.pool.within(SLICE_TIMEOUT, async |client| {
+            Ok::<_, ConsoleError>(match action {
+                Action::Retry => control::retry_jobs(client, actor, slice, filter, &mut show).await?,
+                Action::Cancel => {
+                    river_control::cancel(&api.river, client, actor, slice, filter, &mut show).await?
+                }
+            })
+        });
+        match changed.await {
+            Ok(changed) => {
+                for (outcome, count) in changed {
+                    *outcomes.entry(outcome).or_default() += count;
+                }
+            }
+            Err(error) => {
+                failure = Some(error);
+                break;
+            }
+        }
+        api.feed.hurry();
+    }
+    let rows = html! {
+        @for (outcome, count) in &outcomes { tr { th scope="row" { (words(outcome)) } td { (count) } } }
+    };
+    html! {
+        p.step {}
+        @if let Some(failure) = failure {
+            p { "Not all jobs were changed: " (failure.detail()) " Go back, and try again." }
+        }
+        @if jobs.is_empty() { p { "No job matches any more." } }
+        @if !outcomes.is_empty() { (page::table("Jobs by what happened", &["", "jobs"], &rows)) }
+        p { a href="/console/jobs" { "Jobs" } " · " a href="/console/failures" { "Failures" } }
+    }
+}
+
+fn words(outcome: &str) -> &'static str {
+    match outcome {
+        "retried" => "run again",
+        "cancelled" => "cancelled",
+        "ended" => "had ended before",
+        "not_failed" => "unfinished, or charged already",
+        "not_found" => "not submitted through Weir, or deleted",
+        "folded" => "an equal job is unfinished",
+        "too_many_waiting" => "too many jobs of their users wait",
+        _ => "over their users' quota",
+    }
+}
