@@ -148,7 +148,6 @@ Examples:
     #[command(after_help = "\
 Examples:
   weir status --watch
-  weir status --user 7e1f1d9e-3c87-4d2c-9a6e-9d6a9d1b9c11
   weir status --json | jq .lanes")]
     Status(Status),
     /// Show the database's catalogue, and its differences from weir.toml.

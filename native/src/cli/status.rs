@@ -6,9 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
 use tokio_postgres::Client;
-use weir_policy::subject::Subject;
 
 use super::connection::connected;
 use super::output::{CommandResult, print};
@@ -25,9 +23,6 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Args)]
 pub(super) struct Status {
-    /// Show one user instead, by subject or id: slots, parked jobs and quota by meter.
-    #[arg(long)]
-    user: Option<Subject>,
     /// Print JSON; with --watch, one line per refresh.
     #[arg(long)]
     json: bool,
@@ -59,25 +54,12 @@ impl Status {
     }
 
     async fn look(&self, client: &Client, settings: &Settings) -> Result<String, Box<dyn Error>> {
-        Ok(match &self.user {
-            Some(user) => {
-                let status = status::user(client, user).await?;
-                self.written(&status, status::user_text)?
-            }
-            None => {
-                let overview = status::overview(client, settings).await?;
-                let leads_river = settings.leads_river;
-                self.written(&overview, |overview| status::overview_text(overview, leads_river))?
-            }
+        let overview = status::overview(client, settings).await?;
+        Ok(match (self.json, self.watch) {
+            (true, true) => serde_json::to_string(&overview)?,
+            (true, false) => serde_json::to_string_pretty(&overview)?,
+            (false, _) => status::overview_text(&overview, settings.leads_river),
         })
-    }
-
-    fn written<T: Serialize>(&self, status: &T, text: impl Fn(&T) -> String) -> serde_json::Result<String> {
-        match (self.json, self.watch) {
-            (true, true) => serde_json::to_string(status),
-            (true, false) => serde_json::to_string_pretty(status),
-            (false, _) => Ok(text(status)),
-        }
     }
 
     /// Draws until the user quits. Waits for an unavailable database, because outages are when people watch.

@@ -6,7 +6,6 @@ mod look;
 mod overview;
 mod short;
 mod text;
-mod user;
 mod vacuum;
 
 pub use held_back::HeldBack;
@@ -16,6 +15,5 @@ pub use overview::{
     Failures, LastMinute, Leader, Maintenance, Overview, TopHolder, WaitingDeliveries, held_back_in, overview,
 };
 pub(crate) use short::{duration, number, per_second, slots};
-pub use text::{overview_text, user_text, wrapped};
-pub use user::{UserShare, UserStatus, WindowShare, user};
+pub use text::{overview_text, wrapped};
 pub use vacuum::Vacuum;

@@ -12,7 +12,6 @@ use super::held_back::HeldBack;
 use super::lanes::{LaneState, ServiceLanes};
 use super::overview::{Failures, Overview, TopHolder, WaitingDeliveries};
 use super::short::{duration, number, per_second, slots};
-use super::user::UserStatus;
 
 /// Fits half of a laptop's screen, and a phone's whole screen.
 const WIDTH: usize = 60;
@@ -257,57 +256,6 @@ fn busy(lane: &LaneState) -> String {
     }
 }
 
-/// One user: the slots and the quota by meter.
-#[must_use]
-pub fn user_text(status: &UserStatus) -> String {
-    let subject = status
-        .subject
-        .as_ref()
-        .map_or_else(String::new, |text| format!("\nsubject {}", cut(text, WIDTH - 8)));
-    if !status.known {
-        return format!(
-            "user {} is unknown:\nit has no subscription, and nothing was submitted for it{subject}",
-            status.user
-        );
-    }
-    let minute = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M UTC").to_string();
-    let mut text = format!(
-        "user {}, plan {}{subject}\nbilling period {} to {}",
-        status.user,
-        status.plan,
-        minute(status.period_start),
-        minute(status.period_end)
-    );
-    for share in &status.meters {
-        let slots = match share.slot_limit {
-            Some(limit) => format!("{} of {}", number(share.slots_in_use), number(limit)),
-            None => number(share.slots_in_use),
-        };
-        // Exact at any length, because users pay for these amounts.
-        let quota = format!("{} used, {} reserved", share.used, share.reserved);
-        let limit = share
-            .limit
-            .map_or(", unlimited".to_owned(), |limit| format!(" of {limit}"));
-        let _ = write!(
-            text,
-            "\n\n{}\n  jobs   {} running, {} waiting\n  slots  {slots} in use\n  quota  {quota}{limit}",
-            share.meter,
-            number(share.running),
-            number(share.parked),
-        );
-        for window in &share.windows {
-            let limit = window.limit.map_or(String::new(), |limit| format!(" of {limit}"));
-            let span = window.window.as_str();
-            let _ = write!(
-                text,
-                "\n  {span:<6} {} used, {} reserved{limit}",
-                window.used, window.reserved
-            );
-        }
-    }
-    text
-}
-
 /// A sentence broken into lines that fit, as far as its words allow.
 #[must_use]
 pub fn wrapped(sentence: &str) -> String {
@@ -348,11 +296,10 @@ mod tests {
     use weir_ledger::read::horizon::Snapshot;
 
     use super::super::{
-        Failures, HeldBack, Lanes, LastMinute, Leader, Maintenance, ServiceLanes, TopHolder, UserShare,
-        Vacuum, WaitingDeliveries, WindowShare,
+        Failures, HeldBack, Lanes, LastMinute, Leader, Maintenance, ServiceLanes, TopHolder, Vacuum,
+        WaitingDeliveries,
     };
     use super::*;
-    use weir_policy::span::Span;
 
     fn overview(name: &str, big: i64) -> Overview {
         let busy = LaneState {
@@ -483,54 +430,6 @@ mod tests {
         for big in [99_999, 100_000, 86_399_999, 999_999_999, i64::MAX / 4] {
             fits(&overview_text(&overview(&"renders".repeat(10), big), true));
         }
-    }
-
-    #[test]
-    fn a_user_is_described_in_sentences_that_fit() {
-        let mut status = UserStatus {
-            user: uuid::Uuid::max(),
-            subject: Some("ä".repeat(127)),
-            known: true,
-            plan: "enterprise".to_owned(),
-            period_start: "2026-11-01T00:00:00Z".parse().unwrap(),
-            period_end: "2026-12-01T00:00:00Z".parse().unwrap(),
-            meters: vec![
-                UserShare {
-                    meter: "analysis",
-                    running: 1,
-                    slots_in_use: 1,
-                    slot_limit: Some(3),
-                    parked: 2,
-                    reserved: 3,
-                    used: 12,
-                    limit: Some(50),
-                    windows: vec![WindowShare {
-                        window: Span::Hour,
-                        reserved: 3,
-                        used: 7,
-                        limit: Some(20),
-                    }],
-                },
-                UserShare {
-                    meter: "specview",
-                    running: 123_456,
-                    slots_in_use: 123_456,
-                    slot_limit: Some(10_000),
-                    parked: 1_234_567,
-                    reserved: i64::from(i32::MAX),
-                    used: i64::from(i32::MAX),
-                    limit: Some(i64::from(i32::MAX)),
-                    windows: Vec::new(),
-                },
-            ],
-        };
-        let text = user_text(&status);
-        fits(&text);
-        insta::assert_snapshot!(text);
-        status.known = false;
-        let text = user_text(&status);
-        fits(&text);
-        insta::assert_snapshot!(text);
     }
 
     #[test]

@@ -546,10 +546,9 @@ async fn commands_about_the_database_need_no_services_file() {
             .env_remove("FAIRNESS_FREE_LIMIT");
         command.output().unwrap()
     };
-    let reads: [&[&str]; 8] = [
+    let reads: [&[&str]; 7] = [
         &["job", "show", &job],
         &["status"],
-        &["status", "--user", "ann"],
         &["audit"],
         &["user", "show", "ann"],
         &["key", "list"],

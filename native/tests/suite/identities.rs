@@ -83,18 +83,18 @@ async fn a_subject_is_one_holder_for_all_clients() {
     );
     // By the text, and by its derived id.
     for user in [CLERK.to_owned(), of_all[0].to_string()] {
-        let status = weir_output(&weir, &["status", "--json", "--user", &user]);
-        let status: Value = serde_json::from_str(&status).unwrap();
+        let shown = weir_output(&weir, &["user", "show", &user, "--json"]);
+        let shown: Value = serde_json::from_str(&shown).unwrap();
         assert_eq!(
-            (&status["known"], &status["subject"], &status["plan"]),
-            (&json!(true), &json!(CLERK), &json!("pro")),
-            "{status}"
+            (&shown["subject"], &shown["plan"]),
+            (&json!(CLERK), &json!("pro")),
+            "{shown}"
         );
         let token = weir_output(&weir, &["token", "--plan", "pro", "--user", &user]);
         assert_eq!(claims(&token)["sub"], CLERK);
     }
-    let text = weir_output(&weir, &["status", "--user", CLERK]);
-    assert!(text.contains(&format!("\nsubject {CLERK}\n")), "{text}");
+    let text = weir_output(&weir, &["user", "show", CLERK]);
+    assert!(text.starts_with(&format!("user {CLERK}, plan pro\n")), "{text}");
     gate.open();
     working.stop().await;
     weir.end().await;
@@ -204,7 +204,7 @@ async fn subjects_up_to_255_bytes_are_accepted_end_to_end() {
             .status,
         200
     );
-    weir_output(&weir, &["status", "--user", longest]);
+    weir_output(&weir, &["user", "show", longest]);
     for refused in ["a".repeat(256), String::new(), "a\nb".to_owned()] {
         let output = command(&weir, &["token", "--plan", "free", "--user", &refused])
             .output()

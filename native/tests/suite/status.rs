@@ -46,9 +46,9 @@ async fn slots_come_from_the_database_and_differences_are_shown() {
         text
     };
     run(&["audit"]);
-    let user = run(&["status", "--user", "anne", "--json"]);
+    let user = run(&["user", "show", "anne", "--json"]);
     let user: Value = serde_json::from_str(&user).unwrap();
-    assert_eq!(user["meters"][0]["slot_limit"], 1, "{user}");
+    assert_eq!(user["meters"]["analysis"]["slots"]["limit"], 1, "{user}");
     let overview = run(&["status"]);
     assert!(
         overview.contains("warning: FAIRNESS_..._LIMIT by plan"),
@@ -69,7 +69,7 @@ async fn status_counts_running_queued_and_parked_jobs() {
         user
     };
     // One job and two parked behind it, then two that wait for the lane's only worker; and one in another lane.
-    let first = submit("free", 3).await;
+    submit("free", 3).await;
     submit("free", 1).await;
     submit("free", 1).await;
     submit("pro", 1).await;
@@ -109,16 +109,6 @@ async fn status_counts_running_queued_and_parked_jobs() {
         lanes["last_minute"],
         json!({"completed": 0, "cancelled": 0, "failed": 0})
     );
-
-    let user = status(&weir, &["--user", &first.to_string()]);
-    let share = |meter: &str| {
-        let all = user["meters"].as_array().unwrap();
-        let share = all.iter().find(|one| one["meter"] == meter).unwrap();
-        [&share["running"], &share["slots_in_use"], &share["parked"]].map(|number| number.as_i64().unwrap())
-    };
-    assert_eq!(share("analysis"), [1, 1, 2], "{user}");
-    assert_eq!(share("specview"), [0, 0, 0], "{user}");
-    assert_eq!(user["known"], true);
 
     gate.open();
     weir.all_finished().await;
@@ -263,19 +253,6 @@ async fn status_fits_sixty_columns_on_a_database_with_long_numbers() {
     assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
     assert!(text.contains("100k") && text.contains("0/1.2G"), "{text}");
     weir.abandon().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_unseen_user_is_unknown() {
-    let weir = Weir::new().await;
-    let unknown = uuid::Uuid::new_v4();
-    let message = text(&weir, &["--user", &unknown.to_string()]);
-    assert_eq!(
-        message,
-        format!("user {unknown} is unknown:\nit has no subscription, and nothing was submitted for it\n")
-    );
-    assert_eq!(status(&weir, &["--user", &unknown.to_string()])["known"], false);
-    weir.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
