@@ -15,7 +15,10 @@ export async function cargoBuild(flags: string[], options: RunOptions): Promise<
   return run("cargo", ["build", ...flags, "--locked", "--message-format=json-render-diagnostics"], {
     remedy: "correct what the compiler reports above",
     ...options,
-    env: cargoEnvironment(options.env),
+    env: cargoEnvironment({
+      ...(options.pulse && { CARGO_TERM_PROGRESS_WHEN: "always", CARGO_TERM_PROGRESS_WIDTH: "100" }),
+      ...options.env,
+    }),
   });
 }
 

@@ -86,6 +86,14 @@ function groupLives(pid: number): boolean {
   }
 }
 
+/** The text without cargo's progress bars. The last one is the pulse: how many crates are done, and which are being built. */
+function withoutBars(text: string, pulse: Pulse): string {
+  return text.replace(/ *Building \[[^\]]*\] (\d+)\/(\d+): ([^\r\n]*)\r/g, (_, done, all, crates) => {
+    pulse.latest = `${done} of ${all} crates: ${crates}`;
+    return "";
+  });
+}
+
 /**
  * Runs a tool to completion in a separate process group, so that stopping it also stops its children. Unlike `run`, it
  * does not throw when the tool fails.
@@ -104,16 +112,16 @@ export async function attempt(file: string, args: string[], options: RunOptions 
   let stdout = "";
   let output = "";
   const take = (data: Buffer, isStdout: boolean): void => {
-    const text = data.toString();
+    const text = options.pulse ? withoutBars(data.toString(), options.pulse) : data.toString();
     if (isStdout) stdout += text;
     output += text;
-    log?.write(data);
+    log?.write(text);
     const line = text
       .trimEnd()
       .split(/[\r\n]+/)
       .at(-1);
-    // Hides cargo's messages for programs.
-    if (options.pulse && line?.trim() && !line.startsWith("{")) options.pulse.latest = line;
+    // Hides cargo's messages for programs, and for the crates that its bars count.
+    if (options.pulse && line?.trim() && !/^\{|^ *(Compiling|Checking) /.test(line)) options.pulse.latest = line;
   };
   child.stdout.on("data", (data: Buffer) => take(data, true));
   child.stderr.on("data", (data: Buffer) => take(data, false));
