@@ -102,6 +102,20 @@ struct Watched<'a> {
     since: Instant,
 }
 
+/// A later scrape. A process caches its gauges for up to 10 s, so the next scrape may have the same values.
+struct Last {
+    scrape: Scrape,
+    /// Seconds since the first scrape.
+    passed: f64,
+}
+
+impl Last {
+    /// Whether a gauge of seconds has grown for more than this part of the time.
+    fn has_grown(&self, name: &str, labels: &[(&str, &str)], part: f64) -> bool {
+        self.scrape.value(name, labels) > Some(part * self.passed)
+    }
+}
+
 impl<'a> Watched<'a> {
     async fn start(process: &'a Process) -> Self {
         process.ready().await;
@@ -112,31 +126,36 @@ impl<'a> Watched<'a> {
         }
     }
 
+    async fn scrape(&self) -> Last {
+        let scrape = self.process.scrape().await;
+        let passed = self.since.elapsed().as_secs_f64();
+        Last { scrape, passed }
+    }
+
     /// A scrape that could count, as on a machine that is not busy. If the database cannot answer, the last one.
-    async fn complete_scrape(&self) -> Scrape {
-        let mut last = self.process.scrape().await;
+    async fn complete_scrape(&self) -> Last {
+        let mut last = self.scrape().await;
         for _ in 0..20 {
-            let is_up = last.value("weir_database_up", &[]) == Some(1.0);
-            if !is_up || last.value("weir_jobs_counted", &[]) == Some(1.0) {
+            let is_up = last.scrape.value("weir_database_up", &[]) == Some(1.0);
+            if !is_up || last.scrape.value("weir_jobs_counted", &[]) == Some(1.0) {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(250)).await;
-            last = self.process.scrape().await;
+            last = self.scrape().await;
         }
         last
     }
 
     /// Every series of the process, extrapolated for this many minutes. The first `skipped` minutes are left out.
-    async fn series(
+    fn series(
         &self,
+        last: &Last,
         instance: usize,
         gauges: Gauges,
         scrapes: Scrapes,
         skipped: u32,
         minutes: u32,
     ) -> Vec<Value> {
-        let last = self.complete_scrape().await;
-        let passed = self.since.elapsed().as_secs_f64();
         let step_seconds = step_seconds(minutes - skipped);
         let first = skipped * 60 / step_seconds;
         let count = minutes * 60 / step_seconds - first;
@@ -152,7 +171,7 @@ impl<'a> Watched<'a> {
                 .iter()
                 .any(|end| name.ends_with(end));
             let step = match is_counter || gauges == Gauges::Grow {
-                true => (now - before) / passed * f64::from(step_seconds),
+                true => (now - before) / last.passed * f64::from(step_seconds),
                 false => 0.0,
             };
             let values = (0..=count).map(|n| {
@@ -163,7 +182,7 @@ impl<'a> Watched<'a> {
             let labels = [&labels[..], &["job=\"weir\""]].concat().join(",");
             json!({"series": format!("{name}{{{labels},instance=\"{instance}\"}}"), "values": values})
         };
-        last.samples().map(series).collect()
+        last.scrape.samples().map(series).collect()
     }
 }
 
@@ -221,6 +240,15 @@ fn fired(promtool: &PathBuf, series: &[Value], minutes: u32) -> BTreeSet<String>
 
 /// Checks the alerts that fire if these processes continue like this.
 async fn fire(watched: &[&Watched<'_>], gauges: Gauges, minutes: u32, names: &[&str]) {
+    let mut scraped = Vec::new();
+    for one in watched {
+        scraped.push((*one, one.complete_scrape().await));
+    }
+    fire_after(&scraped, gauges, minutes, names);
+}
+
+/// Checks the alerts that fire if these processes continue like this from these scrapes on.
+fn fire_after(scraped: &[(&Watched<'_>, Last)], gauges: Gauges, minutes: u32, names: &[&str]) {
     let Some(promtool) = promtool() else { return };
     for scrapes in [Scrapes::All, Scrapes::WithGaps] {
         // A day's test scrapes too rarely for gaps.
@@ -229,8 +257,8 @@ async fn fire(watched: &[&Watched<'_>], gauges: Gauges, minutes: u32, names: &[&
             _ => 0,
         };
         let mut series = Vec::new();
-        for (instance, one) in watched.iter().enumerate() {
-            series.extend(one.series(instance, gauges, scrapes, skipped, minutes).await);
+        for (instance, (one, last)) in scraped.iter().enumerate() {
+            series.extend(one.series(last, instance, gauges, scrapes, skipped, minutes));
         }
         assert_fired(&promtool, series, minutes - skipped, names);
     }
@@ -250,9 +278,6 @@ fn assert_fired(promtool: &PathBuf, mut series: Vec<Value>, minutes: u32, names:
     eprintln!("fired: {fired:?}");
     for name in names {
         assert!(fired.contains(*name), "{name} is not among {fired:?}");
-    }
-    if names.is_empty() {
-        assert_eq!(fired, BTreeSet::new());
     }
 }
 
@@ -312,6 +337,13 @@ fn no_alert_fires_after_one_failed_request() {
     assert_eq!(fired(&promtool, &series, 15), BTreeSet::new());
 }
 
+/// Whether a histogram has a sample above this limit, which must be one of its buckets.
+fn has_sample_above(scrape: &Scrape, histogram: &str, limit: &str) -> bool {
+    let within = scrape.value(&format!("{histogram}_bucket"), &[("le", limit)]);
+    let all = scrape.value(&format!("{histogram}_count"), &[]);
+    within.unwrap() < all.unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_do_not_fire_under_ordinary_work() {
     let weir = Weir::new().await;
@@ -347,7 +379,23 @@ async fn alerts_do_not_fire_under_ordinary_work() {
             .then_some(())
     })
     .await;
-    fire(&[&watched], Gauges::Stay, 30, &[]).await;
+    if let Some(promtool) = promtool() {
+        let last = watched.complete_scrape().await;
+        for scrapes in [Scrapes::All, Scrapes::WithGaps] {
+            let series = watched.series(&last, 0, Gauges::Stay, scrapes, 0, 30);
+            let mut fired = fired(&promtool, &series, 30);
+            // A busy machine has slow transactions, and these alerts are right about them.
+            for (name, histogram, limit) in [
+                ("WeirSlowCommit", "weir_commit_seconds", "0.5"),
+                ("WeirSlowSettlement", "weir_settlement_duration_seconds", "1"),
+            ] {
+                if has_sample_above(&last.scrape, histogram, limit) {
+                    fired.remove(name);
+                }
+            }
+            assert_eq!(fired, BTreeSet::new());
+        }
+    }
     process.stop().await;
     weir.end().await;
 }
@@ -438,17 +486,17 @@ async fn alerts_fire_while_users_submit_more_than_runs() {
         }
     }
     // The test extrapolates by the growth since the first scrape, so the jobs must have waited for half of that time.
-    weir.until("the waits in a scrape", async || {
-        let half = watched.since.elapsed().as_secs_f64() / 2.0;
-        let scrape = process.scrape().await;
-        let of_lane = [("service", "analysis"), ("lane", "default"), ("plan", "free")];
-        let waits = ["weir_oldest_parked_seconds", "weir_oldest_wait_seconds"];
-        waits
-            .iter()
-            .all(|name| scrape.value(name, &of_lane) > Some(half))
-            .then_some(())
-    })
-    .await;
+    let last = weir
+        .until("the waits in a scrape", async || {
+            let last = watched.scrape().await;
+            let of_lane = [("service", "analysis"), ("lane", "default"), ("plan", "free")];
+            let waits = ["weir_oldest_parked_seconds", "weir_oldest_wait_seconds"];
+            waits
+                .iter()
+                .all(|name| last.has_grown(name, &of_lane, 0.5))
+                .then_some(last)
+        })
+        .await;
     // The scheduled lanes wait by design. The lane of these jobs has no workers either.
     let names = [
         "WeirBacklogGrows",
@@ -456,7 +504,7 @@ async fn alerts_fire_while_users_submit_more_than_runs() {
         "WeirLaneWait",
         "WeirLaneWithoutWorkers",
     ];
-    fire(&[&watched], Gauges::Grow, 40, &names).await;
+    fire_after(&[(&watched, last)], Gauges::Grow, 40, &names);
     process.stop().await;
     weir.end().await;
 }
@@ -627,19 +675,17 @@ async fn alerts_fire_while_a_receiver_fails() {
     control::test_webhook(&mut client, "shell:test", id)
         .await
         .unwrap();
-    weir.until("a failed delivery", async || {
-        let scrape = process.scrape().await;
-        let failed = scrape.value("weir_webhook_deliveries_total", &[("outcome", "failed")])?;
-        (failed > 0.0 && scrape.value("weir_undelivered_seconds", &[])? > 1.0).then_some(())
-    })
-    .await;
-    fire(
-        &[&watched],
-        Gauges::Grow,
-        INCIDENT_MINUTES,
-        &["WeirWebhookStalled"],
-    )
-    .await;
+    // The test extrapolates by the growth since the first scrape. The alert needs growth for half of that time.
+    let last = weir
+        .until("a failed delivery", async || {
+            let last = watched.scrape().await;
+            let failed = [("outcome", "failed")];
+            let failed = last.scrape.value("weir_webhook_deliveries_total", &failed)?;
+            (failed > 0.0 && last.has_grown("weir_undelivered_seconds", &[], 0.6)).then_some(last)
+        })
+        .await;
+    let names = ["WeirWebhookStalled"];
+    fire_after(&[(&watched, last)], Gauges::Grow, INCIDENT_MINUTES, &names);
 
     // As many events wait after a longer outage.
     client
@@ -950,12 +996,16 @@ async fn an_alert_fires_while_a_transaction_keeps_a_snapshot() {
     let open = snapshot.start().await.unwrap();
     open.query_one("SELECT 1", &[]).await.unwrap();
     let of_sessions = [("holder", "session")];
-    weir.until("the snapshot to age", async || {
-        let scrape = process.scrape().await;
-        (scrape.value("weir_oldest_snapshot_seconds", &of_sessions)? > 2.0).then_some(())
-    })
-    .await;
-    fire(&[&watched], Gauges::Grow, 150, &["WeirOldSnapshot"]).await;
+    // Another test may have held an older snapshot at the first scrape.
+    let before = watched.first.value("weir_oldest_snapshot_seconds", &of_sessions);
+    let last = weir
+        .until("the snapshot to age", async || {
+            let last = watched.scrape().await;
+            let age = last.scrape.value("weir_oldest_snapshot_seconds", &of_sessions)?;
+            (last.passed > 2.0 && age - before.unwrap_or(0.0) > 0.6 * last.passed).then_some(last)
+        })
+        .await;
+    fire_after(&[(&watched, last)], Gauges::Grow, 150, &["WeirOldSnapshot"]);
     // The commands of the runbook.
     let mine: i32 = open
         .query_one("SELECT pg_backend_pid()", &[])

@@ -142,6 +142,15 @@ async fn the_pages_show_waiting_jobs_and_their_holders() {
         assert!(at(&user.to_string()) < at("anonymous<"), "more of its jobs wait");
     }
 
+    has(
+        &page(&weir, "/console/holders?by=usage").await,
+        &[
+            "Most waiting first",
+            &format!("/console/holders/{user}"),
+            "<td>pro</td><td>analysis</td><td>12</td><td>5</td>",
+        ],
+    );
+
     let holder = page(&weir, &format!("/console/holders/{user}")).await;
     let below_holders = "<a href=\"/console/holders\" aria-current=\"true\">Holders</a>";
     has(
@@ -467,7 +476,7 @@ async fn pages_do_not_scan_large_tables() {
         .await
         .unwrap();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledger/src/read/sql");
-    // Without `busiest_holders.sql`, which counts the unfinished jobs of all holders, like the overview.
+    // Without `busiest_holders.sql` and `heaviest_holders.sql`, which read all holders, like the overview.
     for name in [
         "known_holder",
         "holder_slots",

@@ -1,7 +1,7 @@
 //! Event streams: their events, their privacy, and their cost.
 
 use crate::common;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,9 @@ use axum::body::{Body, BodyDataStream};
 use axum::http::{Request, Response};
 use futures_util::StreamExt;
 use serde_json::{Map, Value, json};
+use tokio::sync::watch;
 use tower::ServiceExt;
+use uuid::Uuid;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::{Role, Working};
 use weir_ledger::attempts::Progress;
@@ -94,22 +96,47 @@ impl Handler for Unhurried {
     }
 }
 
-async fn work_unhurriedly(weir: &Weir) -> Working {
-    let context = weir
-        .another(&[])
-        .with_handler("analysis:analyze", Arc::new(Unhurried));
+async fn work_with(weir: &Weir, handler: Arc<dyn Handler>) -> Working {
+    let context = weir.another(&[]).with_handler("analysis:analyze", handler);
     Working::start(&context, Role::Both, &context.settings.services)
         .await
         .unwrap()
 }
 
+/// Holds each job of a user until the test has seen it running. A stream shows at most the states between two looks.
+struct HeldUntilSeen {
+    user: Uuid,
+    seen: watch::Sender<BTreeSet<i64>>,
+}
+
+#[async_trait]
+impl Handler for HeldUntilSeen {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i64, Refusal> {
+        Ok(1)
+    }
+
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
+        if attempt.holder.is_some_and(|holder| holder.id == self.user) {
+            let mut seen = self.seen.subscribe();
+            let _ = seen.wait_for(|seen| seen.contains(&attempt.job_id)).await;
+        }
+        Ok(Outcome {
+            output: json!({}),
+            used: None,
+        }
+        .into())
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_stream_sends_every_job_of_a_burst_but_not_other_users_jobs() {
     let weir = Weir::new().await;
-    let (who, other) = (
-        Who::User(weir.user("enterprise").await),
-        Who::User(weir.user("free").await),
-    );
+    let user = weir.user("enterprise").await;
+    let (who, other) = (Who::User(user), Who::User(weir.user("free").await));
+    let handler = Arc::new(HeldUntilSeen {
+        user,
+        seen: watch::Sender::default(),
+    });
     let mut events = Events::open(&weir, "/api/jobs/events", who).await;
     assert_eq!(events.of("jobs").await, json!([]));
     let mut seen: BTreeMap<i64, Vec<String>> = BTreeMap::new();
@@ -121,8 +148,9 @@ async fn one_stream_sends_every_job_of_a_burst_but_not_other_users_jobs() {
     let is_over = |states: &Vec<String>| states.last().is_some_and(|state| state == "completed");
     while !seen.values().all(is_over) {
         let job = events.of("job").await;
+        let id = job["id"].as_i64().unwrap();
         let states = seen
-            .get_mut(&job["id"].as_i64().unwrap())
+            .get_mut(&id)
             .unwrap_or_else(|| panic!("{job} belongs to another user"));
         let state = job["status"].as_str().unwrap().to_owned();
         let order = ["queued", "running", "completed"];
@@ -131,6 +159,11 @@ async fn one_stream_sends_every_job_of_a_burst_but_not_other_users_jobs() {
             states.last().is_none_or(|last| place(last) <= place(&state)),
             "{states:?}"
         );
+        if state == "running" {
+            handler.seen.send_modify(|seen| {
+                seen.insert(id);
+            });
+        }
         if state == "completed" {
             assert_eq!(job["charged"], 1);
         }
@@ -138,7 +171,7 @@ async fn one_stream_sends_every_job_of_a_burst_but_not_other_users_jobs() {
             states.push(state);
         }
         if working.is_none() && seen.values().all(|states| !states.is_empty()) {
-            working = Some(work_unhurriedly(&weir).await);
+            working = Some(work_with(&weir, Arc::clone(&handler) as Arc<dyn Handler>).await);
         }
     }
     for (id, states) in seen {
@@ -228,7 +261,7 @@ async fn a_stream_of_one_job_ends_with_its_last_state() {
     let mut events = Events::open(&weir, &format!("/api/jobs/{id}/events"), who).await;
     assert_eq!(events.of("job").await["status"], "queued");
     weir.analyse(who, "a_test.go", GO_TESTS).await;
-    let working = work_unhurriedly(&weir).await;
+    let working = work_with(&weir, Arc::new(Unhurried)).await;
     let mut last = Value::Null;
     while let Some((name, job)) = events.next().await {
         assert_eq!((name.as_str(), &job["id"]), ("job", &id.into()));
@@ -292,8 +325,8 @@ async fn a_stream_ends_when_its_service_key_is_revoked_or_expires() {
         let request = request.body(Body::empty()).unwrap();
         Events::of_answer(weir.router.clone().oneshot(request).await.unwrap())
     };
-    let ends_at = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(2);
-    for (name, expires_at) in [("a", None), ("b", Some(ends_at)), ("c", None)] {
+    let in_an_hour = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    for (name, expires_at) in [("a", None), ("b", Some(in_an_hour)), ("c", None)] {
         let secret = format!("weir_sk_{}", name.repeat(43));
         control::create_key(
             &mut client,
@@ -314,6 +347,9 @@ async fn a_stream_ends_when_its_service_key_is_revoked_or_expires() {
     }
     let mut other = open("c", "/api/lanes/events").await;
     assert!(control::revoke_key(&mut client, "shell:test", "a").await.unwrap());
+    // Not earlier, because a key that has expired opens no stream.
+    let expire = "UPDATE service_keys SET expires_at = now() WHERE name = 'b'";
+    client.batch_execute(expire).await.unwrap();
     for (name, path, mut events) in streams {
         let end = async { while events.next().await.is_some() {} };
         let waited = tokio::time::timeout(Duration::from_secs(60), end).await;
@@ -430,10 +466,7 @@ async fn a_stream_sends_progress_and_the_latest_of_many_messages() {
     let who = Who::User(weir.user("free").await);
     let go_on = Arc::new(tokio::sync::Notify::new());
     let handler = Arc::new(Halfway(Arc::clone(&go_on)));
-    let context = weir.another(&[]).with_handler("analysis:analyze", handler);
-    let working = Working::start(&context, Role::Both, &context.settings.services)
-        .await
-        .unwrap();
+    let working = work_with(&weir, handler).await;
     let mut events = Events::open(&weir, "/api/jobs/events", who).await;
     events.of("jobs").await;
     weir.analyse(who, "a_test.go", GO_TESTS).await;

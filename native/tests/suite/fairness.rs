@@ -23,6 +23,8 @@ struct Clockwork {
     most: Mutex<HashMap<Uuid, usize>>,
     order: Mutex<Vec<Uuid>>,
     most_together: Mutex<usize>,
+    /// Jobs of these holders go on only after this many ran at once, however slowly a busy machine starts them.
+    awaited: Mutex<HashMap<Uuid, usize>>,
 }
 
 impl Clockwork {
@@ -31,6 +33,11 @@ impl Clockwork {
             takes: Duration::from_millis(millis),
             ..Self::default()
         })
+    }
+
+    fn awaits_more(&self, holder: Uuid) -> bool {
+        let awaited = self.awaited.lock().unwrap().get(&holder).copied();
+        self.most.lock().unwrap()[&holder] < awaited.unwrap_or(0)
     }
 }
 
@@ -53,6 +60,9 @@ impl Handler for Clockwork {
             let highest = most.entry(holder).or_default();
             *highest = (*highest).max(running);
             self.order.lock().unwrap().push(holder);
+        }
+        while self.awaits_more(holder) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
         tokio::time::sleep(self.takes).await;
         *self.now.lock().unwrap().get_mut(&holder).unwrap() -= 1;
@@ -82,19 +92,22 @@ async fn submit(weir: &Weir, who: Who, jobs: usize) -> Vec<i64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_limit_of_each_tier_holds_over_three_processes_and_everything_runs() {
     let weir = Weir::new().await;
-    // Long enough that each user's slots are all in use at some moment, even on a busy machine.
+    // Long enough that one more job than a user's slots would be seen.
     let clockwork = Clockwork::taking(300);
-    let mut processes = vec![work(weir.another(&[]), &clockwork, Role::Both).await];
-    for _ in 0..2 {
-        processes.push(work(weir.another(&[]), &clockwork, Role::Work).await);
-    }
+    // All jobs wait before the first process starts. Otherwise a user's jobs could end as fast as they are submitted.
     let mut users = Vec::new();
     for plan in PLANS {
         let user = weir.user(plan).await;
         submit(&weir, Who::User(user), 12).await;
+        let slots = weir.slots_of(plan) as usize;
+        clockwork.awaited.lock().unwrap().insert(user, slots);
         users.push((user, plan));
     }
     submit(&weir, Who::Address("198.51.100.7"), 6).await;
+    let mut processes = vec![work(weir.another(&[]), &clockwork, Role::Both).await];
+    for _ in 0..2 {
+        processes.push(work(weir.another(&[]), &clockwork, Role::Work).await);
+    }
     weir.all_finished().await;
     let most = clockwork.most.lock().unwrap().clone();
     for (user, plan) in users {

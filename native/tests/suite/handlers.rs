@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::common::services_file::service;
 use crate::common::{Weir, Who};
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
@@ -296,41 +297,69 @@ async fn failed_jobs_retried_together_are_all_charged() {
     weir.end().await;
 }
 
+/// Two services with programs that report progress once they handle SIGTERM. `tidy` cleans up: it creates the file that
+/// its arguments name. `stubborn` ignores the signal.
+fn trapping_services() -> String {
+    let handler = |timeout: &str, script: &str| {
+        format!(
+            "timeout = '{timeout}'\nmax_attempts = 1\n\
+             handler = {{ type = 'exec', command = ['sh', '-c', '''{script}'''], amount = 5 }}"
+        )
+    };
+    let tidy = r#"
+file=$(sed 's/.*"file":"\([^"]*\)".*/\1/')
+trap 'sleep 0.5; touch "$file"; exit 1' TERM
+echo weir:progress 0.5 >&2
+while :; do sleep 0.1; done
+"#;
+    let stubborn = "trap '' TERM; echo weir:progress 0.5 >&2; sleep 60";
+    // Long enough to start a shell on a busy machine.
+    let services = [("tidy", "10s", tidy), ("stubborn", "5s", stubborn)];
+    services
+        .map(|(name, timeout, script)| service(name, "specview", &handler(timeout, script)))
+        .concat()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_gets_sigterm_and_is_killed_ten_seconds_later() {
-    let weir = programs().await;
+    let weir = Weir::serving(&trapping_services(), &[]).await;
     let who = Who::User(weir.user("enterprise").await);
     let working = weir.work().await;
     let file = |name: &str| std::env::temp_dir().join(format!("weir-tidy-{name}-{}", uuid::Uuid::new_v4()));
     let tidy = async |file: &std::path::Path| submit(&weir, who, "tidy", json!({ "file": file })).await;
+    // The program must reach its trap.
+    let trapped = async |id: i64| {
+        weir.until("its progress", async || {
+            let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
+            (job["progress"]["fraction"] == 0.5).then_some(())
+        })
+        .await;
+    };
 
     let stubborn = submit(&weir, who, "stubborn", json!({})).await;
     let files = ["timeout", "cancel", "stop"].map(file);
     let late = tidy(&files[0]).await;
     let cancelled = tidy(&files[1]).await;
-    weir.running(cancelled, who).await;
-    // The program must reach its trap.
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    trapped(cancelled).await;
     weir.call("DELETE", &format!("/api/jobs/{cancelled}"), who, &[], Vec::new())
         .await;
     assert_eq!(weir.finished(cancelled, who).await["status"], "cancelled");
     let job = weir.finished(late, who).await;
     assert_eq!(
         (&job["status"], &job["error"]["message"]),
-        (&json!("failed"), &json!("it exceeded its time limit of 6s"))
+        (&json!("failed"), &json!("it exceeded its time limit of 10s"))
     );
     let job = weir.finished(stubborn, who).await;
     assert_eq!(
-        job["error"]["message"], "it exceeded its time limit of 1s",
+        job["error"]["message"], "it exceeded its time limit of 5s",
         "{job}"
     );
     let at = |member: &str| job[member].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
     let took = at("finished_at").duration_since(at("started_at")).as_secs_f64();
-    assert!((11.0..16.0).contains(&took), "{took}");
+    assert!((15.0..20.0).contains(&took), "{took}");
 
     let stopped = tidy(&files[2]).await;
-    weir.running(stopped, who).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    trapped(stopped).await;
     working.stop().await;
     for file in &files {
         weir.until("the program to have cleaned up", async || {

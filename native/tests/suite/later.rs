@@ -62,7 +62,8 @@ async fn a_later_answer_survives_its_worker_and_is_charged_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_attempt_is_taken_over_and_its_late_answer_refused() {
-    let stage = Stage::new("2s", &[]).await;
+    // Long enough for the reports on the second attempt.
+    let stage = Stage::new("6s", &[]).await;
     let working = stage.work().await;
     let who = stage.user().await;
     let (job, first) = stage.answered_later(who).await;
@@ -70,7 +71,7 @@ async fn a_silent_attempt_is_taken_over_and_its_late_answer_refused() {
     stage.outstanding(job).await;
     let seen = stage.job(job, who).await;
     assert_eq!(seen["status"], "running", "{seen}");
-    assert_eq!(seen["error"]["message"], "the handler reported nothing for 2 s");
+    assert_eq!(seen["error"]["message"], "the handler reported nothing for 6 s");
     for (what, body) in [
         ("complete", json!({ "output": 1 })),
         ("fail", json!({ "error": "late" })),
@@ -358,7 +359,8 @@ async fn without_a_secret_requests_are_not_signed_or_answered_later() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_without_a_holder_can_be_answered_later() {
-    let stage = Stage::new("2s", &[]).await;
+    // Long enough for the reports on the second attempt.
+    let stage = Stage::new("6s", &[]).await;
     let working = stage.work().await;
     let job = stage.insert_unowned("later").await;
     stage.started(job, 1).await;

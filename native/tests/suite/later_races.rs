@@ -351,12 +351,13 @@ async fn a_job_restarted_by_hand_belongs_to_its_new_attempt() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_holder_does_not_delay_other_overdue_attempts() {
-    let stage = Stage::new("1s", &[]).await;
+    // Long enough to lock the holder before its attempt is overdue.
+    let stage = Stage::new("5s", &[]).await;
     let working = stage.work().await;
     let (locked, other) = (stage.user().await, stage.user().await);
+    let mut client = stage.weir.client().await;
     let (blocked, _) = stage.answered_later(locked).await;
     let Who::User(id) = locked else { unreachable!() };
-    let mut client = stage.weir.client().await;
     let lock = lock_holder(&mut client, id).await;
     let (free, _) = stage.answered_later(other).await;
     stage.started(free, 2).await;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::process::{KilledOnDrop, Process, ask, free_port};
 use crate::common::programs::debian;
@@ -71,20 +71,15 @@ async fn behaves(port: u16, weir: &Weir) {
         signed("GET", path)
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    let started = Instant::now();
     let mut read = Vec::new();
     let first = async {
         while !String::from_utf8_lossy(&read).contains("event: job") {
             assert!(stream.read_buf(&mut read).await.unwrap() > 0, "the stream ended");
         }
     };
+    // A proxy with a buffer keeps the first event until more follows. The origin sends nothing else for 15 s.
     let first = tokio::time::timeout(Duration::from_secs(10), first).await;
     assert!(first.is_ok(), "{}", String::from_utf8_lossy(&read));
-    assert!(
-        started.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        started.elapsed()
-    );
 
     for path in ["/metrics", "/console", "/console/jobs"] {
         let reply = ask(port, "GET", path, &[("host", "localhost")], "")

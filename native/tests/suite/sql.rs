@@ -953,7 +953,11 @@ async fn a_scheduled_job_reserves_quota_and_starts_when_due() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let user = weir.user("free").await;
-    let run_at = jiff::Timestamp::now() + jiff::SignedDuration::from_millis(1500);
+    let working = weir.work().await;
+    let stopped = tokio_util::sync::CancellationToken::new();
+    let reconciling = tokio::spawn(weir::work::reconcile::run(weir.context.clone(), stopped.clone()));
+    weir.maintenance_started().await;
+    let run_at = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(4);
     let options = json!({ "run_at": run_at.to_string(), "priority": 3 });
     let args = json!({ "files": [{ "path": "a_test.go", "content": common::GO_TESTS }] });
     let row = client
@@ -976,9 +980,6 @@ async fn a_scheduled_job_reserves_quota_and_starts_when_due() {
     );
     // It does not delay others.
     assert_eq!(submit(&client, &user.to_string()).await.0, "admitted");
-    let working = weir.work().await;
-    let stopped = tokio_util::sync::CancellationToken::new();
-    let reconciling = tokio::spawn(weir::work::reconcile::run(weir.context.clone(), stopped.clone()));
     let job = weir.finished(later, Who::User(user)).await;
     let started: jiff::Timestamp = job["started_at"].as_str().unwrap().parse().unwrap();
     let late = started.duration_since(run_at).as_secs_f64();
@@ -1124,6 +1125,11 @@ async fn two_roles_may_call_the_functions_but_not_touch_tables() {
         outcome(&client, "SELECT outcome FROM weir.weir_complete(1, 1)").await,
         "done"
     );
+    let version = client
+        .query_one("SELECT channel FROM weir.weir_version()", &[])
+        .await
+        .unwrap();
+    assert_eq!(version.get::<_, &str>("channel"), "jobs.river_insert");
     drop(client);
     admin
         .batch_execute(&format!("DROP OWNED BY {name}; DROP ROLE {name}"))
@@ -1857,6 +1863,34 @@ async fn a_member_of_unique_by_that_is_nested_too_deep_is_refused() {
         answer.body["detail"],
         "A member of unique_by must be nested at most 100 deep."
     );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_learns_that_no_service_has_its_queue() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let registered = "SELECT FROM weir_heartbeat('program-1', '[]')";
+    client.execute(registered, &[]).await.unwrap();
+    let claim = "SELECT FROM weir_claim($1, 'program-1')";
+    for queue in ["analysis_priority", "analysis_default", "analysis_scheduled"] {
+        assert_eq!(client.execute(claim, &[&queue]).await.unwrap(), 0);
+    }
+    for queue in ["analysis", "analysis_defualt", "weir_webhooks"] {
+        let error = client.execute(claim, &[&queue]).await.unwrap_err();
+        let error = error.as_db_error().unwrap();
+        assert_eq!(error.code().code(), "22023");
+        assert_eq!(error.message(), format!("no service has the queue {queue}"));
+        let hint = error.hint().unwrap();
+        assert!(
+            hint.contains("the queues are analysis_default, analysis_priority"),
+            "{hint}"
+        );
+    }
+    client.execute("DELETE FROM weir_services", &[]).await.unwrap();
+    let error = client.execute(claim, &[&"mail_default"]).await.unwrap_err();
+    let hint = error.as_db_error().unwrap().hint().unwrap().to_owned();
+    assert!(hint.contains("the queues are none"), "{hint}");
     weir.end().await;
 }
 

@@ -103,10 +103,18 @@ async fn a_products_own_river_client_finishes_all_jobs_after_an_uninstallation()
     for _ in 0..3 {
         weir.analyse(who, "a_test.go", GO_TESTS).await;
     }
-    let soon = (jiff::Timestamp::now() + jiff::SignedDuration::from_secs(3)).to_string();
+    // Later than the uninstallation on any machine. Whole seconds, because PostgreSQL rounds nanoseconds.
+    let later_at = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second() + 3600).unwrap();
+    let run_at = later_at.to_string();
     let body = files(&[("b_test.go", GO_TESTS)]).to_string().into_bytes();
     let later = weir
-        .call("POST", "/api/jobs/analysis", who, &[("weir-run-at", &soon)], body)
+        .call(
+            "POST",
+            "/api/jobs/analysis",
+            who,
+            &[("weir-run-at", &run_at)],
+            body,
+        )
         .await;
     assert_eq!(later.status, 202, "{}", later.body);
     // A job whose worker died.
@@ -153,7 +161,18 @@ async fn a_products_own_river_client_finishes_all_jobs_after_an_uninstallation()
         .unwrap()
         .get(0);
     assert_eq!(orders, 1);
+    let scheduled = product
+        .query(
+            "SELECT scheduled_at FROM public.river_job WHERE state = 'scheduled'",
+            &[],
+        )
+        .await
+        .unwrap();
+    let times: Vec<jiff::Timestamp> = scheduled.iter().map(|row| row.get(0)).collect();
+    assert_eq!(times, [later_at]);
 
+    let due = "UPDATE public.river_job SET scheduled_at = now() WHERE state = 'scheduled'";
+    product.batch_execute(due).await.unwrap();
     let finished = finish_by_river(&weir).await;
     assert_eq!(
         finished,

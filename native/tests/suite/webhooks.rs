@@ -378,7 +378,13 @@ async fn a_single_poison_event_does_not_disable_a_quiet_webhook() {
     );
     // Two of them, and one event that was delivered in between.
     let (one, another) = (test(&weir, id).await, test(&weir, id).await);
-    failed(&weir, &one, "retryable").await;
+    // The first one fails only once, and not again after the delivery.
+    weir.until("an attempt to fail", async || {
+        let delay = "UPDATE river_job SET scheduled_at = now() + interval '1 hour' \
+                     WHERE args ->> 'event' = $1 AND cardinality(errors) > 0 AND state = 'retryable'";
+        (client.execute(delay, &[&one]).await.unwrap() == 1).then_some(())
+    })
+    .await;
     let delivered = "UPDATE webhooks SET delivered_at = clock_timestamp()";
     client.batch_execute(delivered).await.unwrap();
     give_up(&weir, &another).await;
@@ -448,7 +454,7 @@ async fn slow_or_unreachable_receivers_do_not_delay_others() {
     flood(&weir, slow_id, 100).await;
     let working = weir.work().await;
     weir.until("the slow one to be asked", async || {
-        (slow.received().len() == 4).then_some(())
+        (slow.received().len() >= 4).then_some(())
     })
     .await;
     let who = Who::User(weir.user("pro").await);
@@ -457,7 +463,15 @@ async fn slow_or_unreachable_receivers_do_not_delay_others() {
     }
     weir.until("all events", async || (fast.by_id().len() == 20).then_some(()))
         .await;
-    assert_eq!(slow.received().len(), 4, "as many at once as it may have");
+    // A worker writes that its attempt failed before it starts the next one. On a busy machine, the first ones have
+    // failed by now.
+    let asked = slow.received().len();
+    let failures =
+        "SELECT coalesce(sum(cardinality(errors)), 0) FROM river_job WHERE args ->> 'webhook' = $1";
+    let row = weir.client().await;
+    let row = row.query_one(failures, &[&slow_id.to_string()]).await.unwrap();
+    let failed = usize::try_from(row.get::<_, i64>(0)).unwrap();
+    assert!(asked <= 4 + failed, "{asked} at once, and {failed} failed");
     weir.until("the slow one to be given up on", async || {
         let error = deliveries(&weir, slow_id).await.last_error?;
         assert!(error.contains("15 s"), "{error}");

@@ -134,9 +134,28 @@ impl Process {
     }
 
     /// Stops it and waits for its end.
-    pub async fn stop(mut self) -> Option<i32> {
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.0.id()).unwrap());
+    pub async fn stop(self) -> Option<i32> {
+        self.terminate();
+        self.ended().await
+    }
+
+    /// Sends SIGTERM.
+    pub fn terminate(&self) {
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.pid()).unwrap());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    }
+
+    /// Waits until it has logged that it stops.
+    pub async fn stopping(&self, weir: &Weir) {
+        weir.until("it to log that it stops", async || {
+            let mut lines = self.log().into_iter();
+            lines.any(|line| line["message"] == "stopping").then_some(())
+        })
+        .await;
+    }
+
+    /// Waits for its end. Returns its exit code.
+    pub async fn ended(mut self) -> Option<i32> {
         for _ in 0..1000 {
             if let Some(status) = self.child.0.try_wait().unwrap() {
                 return status.code();
