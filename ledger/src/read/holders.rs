@@ -57,6 +57,22 @@ rows! {
         /// The wait of the oldest parked job for a slot, in milliseconds.
         pub oldest_turn_ms: i64,
     }
+
+    /// A user's usage of a meter in the current month.
+    pub struct HeavyHolder {
+        /// The holder.
+        pub holder: Uuid,
+        /// The user's subject, unless that is the id.
+        pub subject: Option<String>,
+        /// The user's current plan.
+        pub plan: String,
+        /// The meter.
+        pub meter: Meter,
+        /// The amount charged.
+        pub used: i64,
+        /// The amount that unfinished jobs reserve.
+        pub reserved: i64,
+    }
 }
 
 impl BusyHolder {
@@ -81,6 +97,9 @@ statements! {
 
     /// The holders with the most running or the most waiting jobs, at most `limit`.
     pub fn busiest(by_running: bool, limit: i64) -> Vec<BusyHolder> = include_str!("sql/busiest_holders.sql");
+
+    /// The users with the most usage of any meter in their current month, at most `limit`.
+    pub fn heaviest(limit: i64) -> Vec<HeavyHolder> = include_str!("sql/heaviest_holders.sql");
 
     /// Whether another transaction holds a lock on one of the holder's rows.
     pub fn is_locked(holder: Uuid) -> bool = include_str!("sql/is_locked.sql");
