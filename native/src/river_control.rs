@@ -68,7 +68,7 @@ pub enum CancelError {
     Log(#[from] ControlError),
 }
 
-/// Cancels these jobs as River does, one after the other, calls `show` after each, and logs it. Reconciliation then releases
+/// Cancels these jobs as River does, one after the other, calls `show` with the outcome of each, and logs it. Reconciliation then releases
 /// their quota and slots. Returns the number of jobs by outcome: `cancelled`, `ended` before, and `not_found`.
 ///
 /// # Errors
@@ -80,7 +80,7 @@ pub async fn cancel(
     actor: &str,
     jobs: &[i64],
     filter: Option<&JobFilter>,
-    mut show: impl FnMut(),
+    mut show: impl FnMut(&'static str),
 ) -> Result<BTreeMap<&'static str, usize>, CancelError> {
     let (mut outcomes, mut failure) = (BTreeMap::<_, usize>::new(), None);
     for job in jobs {
@@ -94,7 +94,7 @@ pub async fn cancel(
             }
         };
         *outcomes.entry(outcome).or_default() += 1;
-        show();
+        show(outcome);
     }
     if outcomes.contains_key("cancelled") {
         control::record_jobs(client, actor, "jobs.cancel", jobs, filter, &outcomes).await?;

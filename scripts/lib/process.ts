@@ -86,6 +86,8 @@ function groupLives(pid: number): boolean {
   }
 }
 
+const counted = /^\d+ of \d+ crates/;
+
 /** The text without cargo's progress bars. The last one is the pulse: how many crates are done, and which are being built. */
 function withoutBars(text: string, pulse: Pulse): string {
   return text.replace(/ *Building \[[^\]]*\] (\d+)\/(\d+): ([^\r\n]*)\r/g, (_, done, all, crates) => {
@@ -111,8 +113,8 @@ export async function attempt(file: string, args: string[], options: RunOptions 
   const log = options.log ? openLog(options.log) : undefined;
   let stdout = "";
   let output = "";
-  const take = (data: Buffer, isStdout: boolean): void => {
-    const text = options.pulse ? withoutBars(data.toString(), options.pulse) : data.toString();
+  const take = (data: string, isStdout: boolean): void => {
+    const text = options.pulse ? withoutBars(data, options.pulse) : data;
     if (isStdout) stdout += text;
     output += text;
     log?.write(text);
@@ -121,10 +123,12 @@ export async function attempt(file: string, args: string[], options: RunOptions 
       .split(/[\r\n]+/)
       .at(-1);
     // Hides cargo's messages for programs, and for the crates that its bars count.
-    if (options.pulse && line?.trim() && !/^\{|^ *(Compiling|Checking) /.test(line)) options.pulse.latest = line;
+    if (!options.pulse || !line?.trim() || line.startsWith("{")) return;
+    if (!(counted.test(options.pulse.latest) && /^ *(Compiling|Checking|Building) /.test(line)))
+      options.pulse.latest = line;
   };
-  child.stdout.on("data", (data: Buffer) => take(data, true));
-  child.stderr.on("data", (data: Buffer) => take(data, false));
+  child.stdout.setEncoding("utf8").on("data", (data: string) => take(data, true));
+  child.stderr.setEncoding("utf8").on("data", (data: string) => take(data, false));
   let timedOut = false;
   const timer = options.timeout
     ? setTimeout(() => {

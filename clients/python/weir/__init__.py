@@ -46,6 +46,8 @@ _TICK = 0.25
 #: Errors of PostgreSQL that pass: a read-only server after a failover, conflicts, locks, time limits, full servers.
 _PASSES = re.compile("25006|40001|40P01|53|55P03|57|08")
 
+_ASYNCHRONOUS = "the handler is asynchronous; use AsyncWeir"
+
 _log = logging.getLogger("weir")
 
 
@@ -353,7 +355,7 @@ class Weir(_Calls):
         gets the jobs of a killed one within 15 seconds.
         """
         if inspect.iscoroutinefunction(handle):
-            raise TypeError("the handler is asynchronous; use AsyncWeir")
+            raise TypeError(_ASYNCHRONOUS)
         url, wake, worker = _for_psycopg(url), threading.Event(), _worker()
         with _ending(stop, until, stop_on_signals) as ends:
             with psycopg.connect(url, autocommit=True) as connection:
@@ -369,7 +371,11 @@ class Weir(_Calls):
     def _attempt(self, connection: Connection, job: Job, handle: Handler) -> None:
         try:
             with connection.transaction():
-                self.complete(connection, job, *_made(handle(connection, job)))
+                made = handle(connection, job)
+                if inspect.iscoroutine(made):
+                    made.close()
+                    raise TypeError(_ASYNCHRONOUS)
+                self.complete(connection, job, *_made(made))
         except FencedOut:
             pass
         except Exception as error:  # Any failure: the job is retried or discarded.
@@ -411,10 +417,9 @@ class AsyncWeir(_Calls):
         if hasattr(connection, "fetchrow"):
             text, texts = self._submission("${}", values)
             return _submitted(await connection.fetchrow(text, *texts))
-        answer: Any = connection.execute(*_sqlalchemy(*self._submission(":p{}", values)))
-        if not inspect.isawaitable(answer):
+        if not inspect.iscoroutinefunction(connection.execute):
             raise TypeError("the connection is synchronous; use Weir")
-        return _submitted((await answer).one())
+        return _submitted((await connection.execute(*_sqlalchemy(*self._submission(":p{}", values)))).one())
 
     async def complete(
         self, connection: AsyncConnection, job: Job, output: Any = None, used: int | None = None

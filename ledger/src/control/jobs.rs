@@ -108,31 +108,43 @@ pub async fn all_matching_jobs(
     }
 }
 
-/// Retries jobs, each in its own transaction, and logs the number of each outcome. Calls `show` after each job.
+/// Retries jobs, each in its own transaction, and logs the number of each outcome. Calls `show` with it after each job.
 ///
 /// # Errors
 ///
-/// When the database cannot be used. Jobs that were retried before the error stay retried, and are not in the log.
+/// When the database cannot be used. Jobs that were retried before the error stay retried.
 pub async fn retry_jobs(
     client: &mut Client,
     actor: &str,
     jobs: &[i64],
     filter: Option<&JobFilter>,
-    mut show: impl FnMut(),
+    mut show: impl FnMut(&'static str),
 ) -> Result<BTreeMap<&'static str, usize>, ControlError> {
-    let mut outcomes = BTreeMap::<_, usize>::new();
+    let (mut outcomes, mut failure) = (BTreeMap::<_, usize>::new(), None);
     for job_id in jobs {
-        let transaction = client.transaction().await?;
-        transaction.batch_execute(BOUND_LOCKS).await?;
-        let retried = retry(&transaction, *job_id).await?;
-        transaction.commit().await?;
-        *outcomes.entry(retried.outcome()).or_default() += 1;
-        show();
+        match retry_job(client, *job_id).await {
+            Ok(outcome) => {
+                *outcomes.entry(outcome).or_default() += 1;
+                show(outcome);
+            }
+            Err(error) => {
+                failure = Some(error);
+                break;
+            }
+        }
     }
     if outcomes.contains_key(Retried::Accepted(None).outcome()) {
         record_jobs(client, actor, "jobs.retry", jobs, filter, &outcomes).await?;
     }
-    Ok(outcomes)
+    failure.map_or(Ok(outcomes), Err)
+}
+
+async fn retry_job(client: &mut Client, id: i64) -> Result<&'static str, ControlError> {
+    let transaction = client.transaction().await?;
+    transaction.batch_execute(BOUND_LOCKS).await?;
+    let retried = retry(&transaction, id).await?;
+    transaction.commit().await?;
+    Ok(retried.outcome())
 }
 
 /// Logs a change of jobs with the number of each outcome.
@@ -155,6 +167,7 @@ pub async fn record_jobs(
             "outcomes": outcomes,
             "filter": filter.map(JobFilter::log),
             "job": if let ([job], None) = (jobs, filter) { Some(job) } else { None },
+            "jobs": if jobs.len() > 1 && filter.is_none() { Some(jobs) } else { None },
         })),
         ..Change::default()
     };

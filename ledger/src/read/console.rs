@@ -103,7 +103,7 @@ statements! {
     pub fn failures(jobs: i64, reasons: i64) -> Vec<FailureReason> = include_str!("sql/failures.sql");
 
     /// The newest jobs before this one, in these states, of these kinds, whose error contains this text, of this holder,
-    /// submitted at least `age` seconds ago, at most 50.
+    /// ended or submitted at least `age` seconds ago, at most 50.
     pub fn listed_jobs(before: i64, states: &[&str], kinds: Option<&[String]>, error: Option<&str>, holder: Option<Uuid>, age: i32) -> Vec<ListedJob> = include_str!("sql/console_jobs.sql");
 
     /// The job of this id, from any River client.

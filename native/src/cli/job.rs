@@ -97,7 +97,7 @@ impl Job {
             return Ok(ExitCode::SUCCESS);
         }
         let (mut line, mut done) = (ProgressLine::new(), 0);
-        let show = || {
+        let show = |_| {
             done += 1;
             line.show(|| format!("{done} of {} jobs", jobs.len()));
         };

@@ -678,7 +678,7 @@ async fn an_operator_finds_failed_jobs_runs_them_again_and_pauses_a_lane() {
     let answer = post_form(&weir, change, &format!("job={}&action=retry", jobs[0])).await;
     has(answer.body.as_str().unwrap(), &["run again</th><td>1</td>"]);
     assert!(!page(&weir, &one).await.contains("Run again"));
-    has(&page(&weir, "/console/failures").await, &["Run 2 again"]);
+    has(&page(&weir, "/console/failures").await, &["Run again…"]);
     let of_reason = |reason: &str| format!("kind=analysis%3Aanalyze&reason={reason}&action=retry");
     let other = of_reason("alert");
     has(
@@ -748,12 +748,42 @@ async fn an_operator_cancels_selected_jobs_and_all_that_match() {
             "not submitted through Weir, or deleted</th><td>1</td>",
         ],
     );
-    let all = "user=anne&action=cancel";
+    // What the page does not list does not change either.
+    for other in ["state=running", "age=3600", "age=1h", "service=renamed"] {
+        let none = page(&weir, &format!("{change}?user=anne&{other}&action=cancel")).await;
+        has(&none, &["No unfinished job matches."]);
+        let list = page(&weir, &format!("/console/jobs?user=anne&{other}")).await;
+        has(&list, &["No job matches."]);
+    }
+    let completed = page(&weir, "/console/jobs?user=anne&state=completed").await;
+    assert!(!completed.contains("that match…"));
+    // Other programs' jobs match only by their kind.
+    client
+        .batch_execute(
+            "INSERT INTO river_job (kind, queue, args, max_attempts) VALUES ('other:work', 'other', '{}', 3); \
+             UPDATE river_job SET created_at = now() - interval '2 hours' WHERE state <> 'cancelled'",
+        )
+        .await
+        .unwrap();
+    for (filter, jobs) in [
+        ("age=3600", "28 unfinished jobs<"),
+        ("kind=other:work", "1 unfinished job<"),
+    ] {
+        has(
+            &page(&weir, &format!("{change}?{filter}&action=cancel")).await,
+            &[jobs],
+        );
+    }
+    let (all, last) = ("user=anne&action=cancel", ids[29]);
+    let preview = page(&weir, &format!("{change}?{all}")).await;
     has(
-        &page(&weir, &format!("{change}?{all}")).await,
-        &["28 unfinished jobs"],
+        &preview,
+        &["28 unfinished jobs", &format!(r#"name="through" value="{last}""#)],
     );
-    let answer = post_form(&weir, change, all).await;
+    // After the preview.
+    let one = "SELECT weir_submit('anne', 'analysis', '{}')";
+    client.batch_execute(one).await.unwrap();
+    let answer = post_form(&weir, change, &format!("{all}&through={last}")).await;
     let done = answer.body.as_str().unwrap().to_owned();
     has(
         &done,
@@ -763,7 +793,12 @@ async fn an_operator_cancels_selected_jobs_and_all_that_match() {
             "</html>",
         ],
     );
-    for nothing in ["action=cancel", "job=x&action=retry", "user=anne"] {
+    for nothing in [
+        "action=cancel",
+        "job=x&age=0&action=retry",
+        "user=anne",
+        "user=anne&through=x&action=cancel",
+    ] {
         let refused = post_form(&weir, change, nothing).await;
         assert_eq!(refused.status, 422, "{nothing}");
     }
@@ -771,7 +806,7 @@ async fn an_operator_cancels_selected_jobs_and_all_that_match() {
     let logged: Vec<i32> = client.query_one(logged, &[]).await.unwrap().get(0);
     assert_eq!(logged, [2, 28]);
     weir.reconcile().await;
-    assert_eq!(weir.quota(Who::Subject("anne"), "analysis").await["reserved"], 0);
+    assert_eq!(weir.quota(Who::Subject("anne"), "analysis").await["reserved"], 1);
     weir.end().await;
 }
 

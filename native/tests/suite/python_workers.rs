@@ -288,6 +288,7 @@ async fn a_cancelled_python_worker_cancels_its_handlers() {
 const MISTAKES: &str = r#"
 import asyncio, os, sys
 sys.path.insert(0, sys.argv[1] + "/python")
+import psycopg
 from weir import AsyncWeir, Weir
 
 url = os.environ["DATABASE_URL"]
@@ -295,10 +296,15 @@ url = os.environ["DATABASE_URL"]
 async def handle(connection, job):
     pass
 
+def attempted():
+    with psycopg.connect(url) as connection:
+        return connection.execute("SELECT count(errors) FROM river_job").fetchone()[0]
+
 try:
     Weir().work(url, ["analysis_default"], handle)
 except TypeError as error:
     print(error)
+Weir().work(url, ["analysis_default"], lambda connection, job: handle(connection, job), until=attempted)
 for work in (
     lambda: Weir().work(url.replace("://", "+psycopg2://"), ["analysis_defualt"], print, poll=0.1),
     lambda: asyncio.run(AsyncWeir().work(url.replace("://", "+asyncpg://"), ["analysis_defualt"], handle, poll=0.1)),
@@ -313,9 +319,13 @@ for work in (
 async fn python_workers_name_mistakes_in_their_arguments() {
     let Some(python) = python(&[]).await else { return };
     let weir = Weir::new().await;
+    submit(&weir, "free", 1).await;
     let printed = output(&weir, &program(&python, MISTAKES), &[]).await;
     let no_queue = "no service has the queue analysis_defualt";
     let expected = ["the handler is asynchronous; use AsyncWeir", no_queue, no_queue];
     assert_eq!(printed.lines().collect::<Vec<_>>(), expected);
+    let error = "SELECT errors[1] ->> 'error' FROM river_job";
+    let error: String = weir.client().await.query_one(error, &[]).await.unwrap().get(0);
+    assert_eq!(error, expected[0]);
     weir.end().await;
 }

@@ -151,9 +151,9 @@ async fn change(
         let jobs = control::matching_jobs(client, &filter, states, after).await?;
         let outcomes = match (dry_run, retries) {
             (true, _) => BTreeMap::new(),
-            (false, true) => control::retry_jobs(client, actor, &jobs, Some(&filter), || ()).await?,
+            (false, true) => control::retry_jobs(client, actor, &jobs, Some(&filter), |_| ()).await?,
             (false, false) => {
-                river_control::cancel(&api.river, client, actor, &jobs, Some(&filter), || ()).await?
+                river_control::cancel(&api.river, client, actor, &jobs, Some(&filter), |_| ()).await?
             }
         };
         Ok::<_, ApiError>(ChangedJobs {

@@ -28,8 +28,8 @@ use crate::river_control;
 /// A new progress bar is sent after this many jobs.
 const STEP: usize = 25;
 
-/// The maximum time for a slice of jobs.
-const SLICE_TIMEOUT: Duration = Duration::from_secs(300);
+/// The maximum time to find the jobs, and to change a slice of them.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Where the page puts what is sent last.
 const MARK: &str = "<!-- jobs -->";
@@ -80,10 +80,11 @@ pub(super) async fn preview(
     State(api): State<Arc<Api>>,
     fields: Fields,
 ) -> Result<Html<String>, ConsoleError> {
-    let fields = fields.map(|Form(fields)| fields).unwrap_or_default();
+    let fields = parsed(fields)?;
     let action = Action::parse(&fields)?;
     let wanted = Wanted::parse(&fields);
-    let jobs = matching(&api, &filter(&api, &wanted)?, action).await?.len();
+    let found = matching(&api, &filter(&api, &wanted)?, &wanted, action).await?;
+    let jobs = found.len();
     let (what, done) = match action {
         Action::Retry => (
             "failed",
@@ -97,6 +98,8 @@ pub(super) async fn preview(
             p { strong { (jobs) " " (what) " " (page::jobs(jobs)) } " will be " (done) }
             form action="/console/jobs/change" method="post" {
                 (wanted.hidden())
+                // Later jobs are not part of the number.
+                input type="hidden" name="through" value=[found.last()];
                 button name="action" value=(action.name()) { (action.title()) " " (jobs) " " (page::jobs(jobs)) }
             }
         }
@@ -111,14 +114,22 @@ pub(super) async fn run(
     Extension(Operator(actor)): Extension<Operator>,
     fields: Fields,
 ) -> Result<Response, ConsoleError> {
-    let fields = fields.map(|Form(fields)| fields).unwrap_or_default();
+    let fields = parsed(fields)?;
     let action = Action::parse(&fields)?;
-    let selected = fields.iter().filter(|(name, _)| name == "job");
-    let mut jobs: Vec<i64> = selected.filter_map(|(_, id)| id.parse().ok()).collect();
+    let ids = |wanted: &str| -> Result<Vec<i64>, ConsoleError> {
+        let ids = fields.iter().filter(|(name, _)| name == wanted);
+        ids.map(|(_, id)| id.parse())
+            .collect::<Result<_, _>>()
+            .map_err(|_| ConsoleError::Refused("A job's id is a number.".to_owned()))
+    };
+    let mut jobs = ids("job")?;
     let mut by_filter = None;
     if jobs.is_empty() {
-        let filter = filter(&api, &Wanted::parse(&fields))?;
-        jobs = matching(&api, &filter, action).await?;
+        let wanted = Wanted::parse(&fields);
+        let filter = filter(&api, &wanted)?;
+        jobs = matching(&api, &filter, &wanted, action).await?;
+        let through = ids("through")?;
+        jobs.retain(|job| through.iter().all(|last| job <= last));
         by_filter = Some(filter);
     }
     let Html(whole) = page::page_below(Entry::Jobs, action.title(), &html! { (maud::PreEscaped(MARK)) });
@@ -139,20 +150,37 @@ pub(super) async fn run(
     Ok(([(header::CONTENT_TYPE, "text/html; charset=utf-8")], body).into_response())
 }
 
-/// The filter of a form, which must not select all jobs.
+fn parsed(fields: Fields) -> Result<Vec<(String, String)>, ConsoleError> {
+    let Form(fields) = fields.map_err(|rejection| ConsoleError::Refused(rejection.to_string()))?;
+    Ok(fields)
+}
+
+/// The filter of a form, which must not select all jobs. It selects other programs' jobs only by their kind.
 fn filter(api: &Api, wanted: &Wanted) -> Result<JobFilter, ConsoleError> {
-    let filter = wanted.filter(api);
+    let mut filter = wanted.filter(api);
     if filter.is_empty() {
         let why = "Select jobs, or set a service, kind, user, age or error first.";
         return Err(ConsoleError::Refused(why.to_owned()));
     }
+    let services = api.settings.services.iter();
+    filter
+        .kinds
+        .get_or_insert_with(|| services.map(|service| service.kind.clone()).collect());
     Ok(filter)
 }
 
-async fn matching(api: &Api, filter: &JobFilter, action: Action) -> Result<Vec<i64>, ConsoleError> {
-    api.pool
-        .with(async |client| Ok(control::all_matching_jobs(client, filter, action.states()).await?))
-        .await
+async fn matching(
+    api: &Api,
+    filter: &JobFilter,
+    wanted: &Wanted,
+    action: Action,
+) -> Result<Vec<i64>, ConsoleError> {
+    let states = action.states().iter().copied();
+    let states: Vec<&str> = states.filter(|state| wanted.has_state(state)).collect();
+    let found = api.pool.within(TIMEOUT, async |client| {
+        Ok(control::all_matching_jobs(client, filter, &states).await?)
+    });
+    found.await
 }
 
 /// Changes jobs while the page is read, and returns the end of the page.
@@ -170,8 +198,9 @@ async fn change(
         if pieces.is_closed() {
             break;
         }
-        let mut show = || {
+        let mut show = |outcome| {
             done += 1;
+            *outcomes.entry(outcome).or_default() += 1;
             if done % STEP == 0 {
                 let bar = html! {
                     p.step { progress max=(jobs.len()) value=(done) {} " " (done) " of " (jobs.len()) " " (page::jobs(jobs.len())) }
@@ -179,24 +208,18 @@ async fn change(
                 let _ = pieces.send(bar.into_string());
             }
         };
-        let changed = api.pool.within(SLICE_TIMEOUT, async |client| {
-            Ok::<_, ConsoleError>(match action {
+        let changed = api.pool.within(TIMEOUT, async |client| {
+            match action {
                 Action::Retry => control::retry_jobs(client, actor, slice, filter, &mut show).await?,
                 Action::Cancel => {
                     river_control::cancel(&api.river, client, actor, slice, filter, &mut show).await?
                 }
-            })
+            };
+            Ok::<_, ConsoleError>(())
         });
-        match changed.await {
-            Ok(changed) => {
-                for (outcome, count) in changed {
-                    *outcomes.entry(outcome).or_default() += count;
-                }
-            }
-            Err(error) => {
-                failure = Some(error);
-                break;
-            }
+        failure = changed.await.err();
+        if failure.is_some() {
+            break;
         }
         api.feed.hurry();
     }

@@ -56,7 +56,7 @@ fn again(of: &FailureReason) -> Markup {
             form action="/console/jobs/change" method="get" {
                 input type="hidden" name="kind" value=(of.kind);
                 input type="hidden" name="reason" value=(of.reason);
-                button name="action" value="retry" { "Run " (number(of.jobs)) " again…" }
+                button name="action" value="retry" { "Run again…" }
             }
         }
     }

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::Html;
 use maud::{Markup, html};
 use uuid::Uuid;
-use weir_ledger::control::JobFilter;
+use weir_ledger::control::{self, JobFilter};
 use weir_ledger::read::console;
 use weir_policy::subject::Subject;
 
@@ -48,7 +48,7 @@ pub(super) struct Wanted {
     kind: String,
     /// A user's subject.
     user: String,
-    /// Submitted at least so many seconds ago.
+    /// Ended, or submitted, at least so many seconds ago.
     age: String,
     /// One of River's states.
     state: String,
@@ -98,39 +98,49 @@ impl Wanted {
         }
     }
 
-    /// The jobs in any state.
+    /// Whether jobs in this state match.
+    pub(super) fn has_state(&self, state: &str) -> bool {
+        self.state.is_empty() || self.state == state
+    }
+
+    /// The jobs in any state. An unknown service or age matches no job.
     pub(super) fn filter(&self, api: &Api) -> JobFilter {
         let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let service = api.settings.service(&self.service);
-        let kind = service.map_or_else(|| text(&self.kind), |service| Some(service.kind.clone()));
+        let kinds = match service {
+            Some(service) => Some(vec![service.kind.clone()]),
+            None if !self.service.is_empty() => Some(Vec::new()),
+            None => text(&self.kind).map(|kind| vec![kind]),
+        };
+        let age = match self.age.as_str() {
+            "" => Some(0),
+            age => age.parse().ok(),
+        };
         // A text that is not a subject matches no job.
         let holder = |user: String| {
             user.parse::<Subject>()
                 .map_or(Uuid::nil(), |user| api.holders.subject(&user).id)
         };
         JobFilter {
-            kinds: kind.map(|kind| vec![kind]),
+            kinds: age.map_or(Some(Vec::new()), |_| kinds),
             holder: text(&self.user).map(holder),
             error: text(&self.error),
             reason: text(&self.reason),
-            older_than: self
-                .age
-                .parse()
-                .ok()
-                .filter(|age| *age > 0)
-                .map(Duration::from_secs),
+            older_than: age.filter(|age| *age > 0).map(Duration::from_secs),
         }
     }
 }
 
 pub(super) async fn show(State(api): State<Arc<Api>>, fields: Fields) -> Result<Html<String>, ConsoleError> {
     let fields = fields.map(|Form(fields)| fields).unwrap_or_default();
-    let wanted = Wanted::parse(&fields);
+    let mut wanted = Wanted::parse(&fields);
+    // Only the page of the failures has it.
+    wanted.reason.clear();
     let filter = wanted.filter(&api);
-    let states: Vec<&str> = STATES
-        .iter()
-        .map(|(state, _)| *state)
-        .filter(|state| wanted.state.is_empty() || wanted.state == *state)
+    let states = STATES.map(|(state, _)| state);
+    let states: Vec<&str> = states
+        .into_iter()
+        .filter(|state| wanted.has_state(state))
         .collect();
     let before = fields.iter().find(|(name, _)| name == "before");
     let before = before.and_then(|(_, id)| id.parse().ok()).unwrap_or(i64::MAX);
@@ -191,8 +201,12 @@ pub(super) async fn show(State(api): State<Arc<Api>>, fields: Fields) -> Result<
         @if !filter.is_empty() {
             form.selected action="/console/jobs/change" method="get" {
                 (wanted.hidden())
-                button name="action" value="retry" { "Run all that failed and match again…" }
-                button name="action" value="cancel" { "Cancel all unfinished that match…" }
+                @if states.contains(&"discarded") {
+                    button name="action" value="retry" { "Run all that failed and match again…" }
+                }
+                @if control::UNFINISHED.iter().any(|state| states.contains(state)) {
+                    button name="action" value="cancel" { "Cancel all unfinished that match…" }
+                }
             }
         }
         @if let Some(last) = jobs.last().filter(|_| i64::try_from(jobs.len()).is_ok_and(|shown| shown == SHOWN)) {
@@ -220,7 +234,7 @@ fn form(api: &Api, wanted: &Wanted) -> Markup {
             } }
             label { "Kind " input name="kind" value=(wanted.kind) maxlength="200"; }
             label { "User " input name="user" value=(wanted.user) maxlength="255"; }
-            label { "Submitted " select name="age" {
+            label { "Ended or submitted " select name="age" {
                 @for (age, word) in AGES { option value=(age) selected[age.to_string() == wanted.age] { (word) } }
             } }
             label { "Error contains " input name="error" value=(wanted.error) maxlength="200"; }
