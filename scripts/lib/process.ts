@@ -90,8 +90,10 @@ const counted = /^\d+ of \d+ crates/;
 
 /** The text without cargo's progress bars. The last one is the pulse: how many crates are done, and which are being built. */
 function withoutBars(text: string, pulse: Pulse): string {
-  return text.replace(/ *Building \[[^\]]*\] (\d+)\/(\d+): ([^\r\n]*)\r/g, (_, done, all, crates) => {
-    pulse.latest = `${done} of ${all} crates: ${crates}`;
+  // Cargo may write the word in front of a bar separately.
+  const bar = /(?: *Building )?\[[=> ]*\] (\d+)\/(\d+)[^:\r\n]*: ([^\r\n]*)\r?| *Building $/g;
+  return text.replace(bar, (_, done, all, crates) => {
+    if (done) pulse.latest = `${done} of ${all} crates: ${crates}`;
     return "";
   });
 }
@@ -124,8 +126,7 @@ export async function attempt(file: string, args: string[], options: RunOptions 
       .at(-1);
     // Hides cargo's messages for programs, and for the crates that its bars count.
     if (!options.pulse || !line?.trim() || line.startsWith("{")) return;
-    if (!(counted.test(options.pulse.latest) && /^ *(Compiling|Checking|Building) /.test(line)))
-      options.pulse.latest = line;
+    if (!(counted.test(options.pulse.latest) && /^ *(Compiling|Checking) /.test(line))) options.pulse.latest = line;
   };
   child.stdout.setEncoding("utf8").on("data", (data: string) => take(data, true));
   child.stderr.setEncoding("utf8").on("data", (data: string) => take(data, false));
