@@ -170,24 +170,17 @@ pub(super) async fn inspect(
     } else {
         None
     };
-    if row.get("is_prerelease") {
+    let taken = name_conflicts(client, &weir, applied.as_ref(), schema).await?;
+    if !taken.is_empty() {
+        let taken = taken.join(", ");
+        let remedy = if applied.is_some() {
+            "rename them, because the schema already contains Weir's tables"
+        } else {
+            "set WEIR_SCHEMA to a schema for Weir alone, such as WEIR_SCHEMA=weir, which is created if it is missing"
+        };
         faults.push(format!(
-            "schema {weir:?} was created by Weir before its first release; move its data to a new database as \
-             docs/how-to/upgrade.md describes, or drop the schema"
+            "schema {weir:?} has objects with the names of Weir's tables that are not Weir's: {taken}; {remedy}"
         ));
-    } else {
-        let taken = name_conflicts(client, &weir, applied.as_ref(), schema).await?;
-        if !taken.is_empty() {
-            let taken = taken.join(", ");
-            let remedy = if applied.is_some() {
-                "rename them, because the schema already contains Weir's tables"
-            } else {
-                "set WEIR_SCHEMA to a schema for Weir alone, such as WEIR_SCHEMA=weir, which is created if it is missing"
-            };
-            faults.push(format!(
-                "schema {weir:?} has objects with the names of Weir's tables that are not Weir's: {taken}; {remedy}"
-            ));
-        }
     }
     let server = Server::of(client, &weir, &river).await?;
     let lacks_weir = applied

@@ -101,37 +101,6 @@ async fn the_key_of_a_job_does_not_block_a_batch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_in_the_earlier_spelling_returns_its_job() {
-    let weir = Weir::new().await;
-    let who = Who::Subject("anne");
-    let args = files(&[("a_test.go", GO_TESTS)]);
-    let others = files(&[("b_test.go", GO_TESTS)]);
-    let client = weir.client().await;
-    let by_sql = async |args: &Value| -> (String, Option<i64>) {
-        let submit = "SELECT outcome, job_id FROM weir_submit('anne', 'analysis', $1, options => $2)";
-        let options = json!({ "idempotency_key": "sql#0" });
-        let row = client.query_one(submit, &[args, &options]).await.unwrap();
-        (row.get(0), row.get(1))
-    };
-    let by_http = async || {
-        let key = [("Idempotency-Key", "http#12")];
-        let body = args.to_string().into_bytes();
-        let answer = weir.call("POST", "/api/jobs/analysis", who, &key, body).await;
-        answer.body["job"]["id"].as_i64()
-    };
-    let jobs = (by_sql(&args).await.1, by_http().await);
-    // As the previous release stored them.
-    let earlier = "UPDATE weir_jobs SET idempotency_key = rtrim(idempotency_key, '#')";
-    assert_eq!(client.execute(earlier, &[]).await.unwrap(), 2);
-    assert_eq!(by_sql(&args).await, ("repeated".to_owned(), jobs.0));
-    assert_eq!(by_http().await, jobs.1);
-    assert_eq!(weir.jobs().await, 2);
-    // Such a key with another request belongs to a batch.
-    assert_eq!(by_sql(&others).await.0, "parked");
-    weir.end().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn two_batches_at_once_never_go_over_the_quota() {
     let weir = Weir::new().await;
     // An unknown user.

@@ -448,28 +448,3 @@ async fn the_comparison_names_the_object_that_differs() {
     }
     weir.end().await;
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_database_from_before_the_first_release_is_refused() {
-    let weir = Weir::made(&[], async |url| {
-        let database = Database::at(url).unwrap();
-        let client = database.connect().await.unwrap();
-        client
-            .batch_execute("CREATE TABLE weir_migrations (version int PRIMARY KEY, name text)")
-            .await
-            .unwrap();
-        let error = migrate::migrate(&database).await.unwrap_err().to_string();
-        assert!(
-            error.contains("before its first release") && error.contains("docs/how-to/upgrade.md"),
-            "{error}"
-        );
-        let tables = client
-            .query_one("SELECT to_regclass('weir_schema') IS NULL", &[])
-            .await;
-        assert!(tables.unwrap().get::<_, bool>(0), "nothing was changed");
-        client.batch_execute("DROP TABLE weir_migrations").await.unwrap();
-        migrate::migrate(&database).await.unwrap();
-    })
-    .await;
-    weir.end().await;
-}

@@ -229,12 +229,6 @@ BEGIN
             has_keys := true;
             has_old_keys := has_old_keys OR s.is_valid IS NOT NULL;
             twin := array_position(seen_keys, s.holder || '/' || s.idempotency_key);
-            IF length(s.idempotency_key) = 256 THEN
-                -- The previous release did not pad an own key that is spelled like a key of a batch's job.
-                SELECT o.request_hash, o.job_id INTO s.earlier_hash, s.earlier_job FROM weir_jobs o
-                WHERE o.holder = s.holder AND o.idempotency_key = rtrim(s.idempotency_key, '#')
-                  AND o.request_hash = s.request_hash AND o.submitted_at > now() - key_lifetime();
-            END IF;
             IF twin IS NOT NULL THEN
                 s.earlier_job := seen_jobs[twin];
                 s.earlier_hash := seen_hashes[twin];

@@ -5,10 +5,9 @@
 WITH found AS (
     SELECT n.nspname, c.relname
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.oid IN (to_regclass('weir_schema'), to_regclass('weir_migrations'), to_regclass('river_job'))
+    WHERE c.oid IN (to_regclass('weir_schema'), to_regclass('river_job'))
 ), named AS (
-    SELECT coalesce($1, (SELECT nspname FROM found WHERE relname = 'weir_schema'),
-                    (SELECT nspname FROM found WHERE relname = 'weir_migrations'), current_schema())::text AS weir,
+    SELECT coalesce($1, (SELECT nspname FROM found WHERE relname = 'weir_schema'), current_schema())::text AS weir,
            coalesce($2, (SELECT nspname FROM found WHERE relname = 'river_job'), current_schema())::text AS river
 ), there AS (
     SELECT n.nspname, c.oid, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -18,7 +17,6 @@ SELECT t.weir,
        EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = t.weir) AS has_weir,
        EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = t.river) AS has_river,
        EXISTS (SELECT 1 FROM there WHERE nspname = t.weir AND relname = 'weir_schema') AS has_record,
-       EXISTS (SELECT 1 FROM there WHERE nspname = t.weir AND relname = 'weir_migrations') AS is_prerelease,
        EXISTS (SELECT 1 FROM there WHERE nspname = t.river AND relname = 'weir_schema') AS has_record_at_river,
        EXISTS (SELECT 1 FROM there WHERE nspname = t.weir AND relname = 'river_job') AS has_jobs_at_weir,
        EXISTS (SELECT 1 FROM there WHERE nspname = t.river AND relname = 'river_job') AS has_jobs,
