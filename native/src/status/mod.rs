@@ -15,5 +15,6 @@ pub use overview::{
     Failures, LastMinute, Leader, Maintenance, Overview, TopHolder, WaitingDeliveries, held_back_in, overview,
 };
 pub(crate) use short::{duration, number, per_second, slots};
+pub(crate) use text::{all_workers, is_idle};
 pub use text::{overview_text, wrapped};
 pub use vacuum::Vacuum;

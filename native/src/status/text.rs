@@ -68,8 +68,7 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
     for (name, service) in &status.lanes.services {
         let held_back = status.held_back.get(name);
         if is_idle(service, held_back) {
-            let workers: i64 = Lane::ALL.iter().map(|lane| service.lane(*lane).workers).sum();
-            idle.push(format!("{} ({})", cut(name, WIDTH / 2), workers_text(workers)));
+            idle.push(format!("{} ({})", cut(name, WIDTH / 2), all_workers(service)));
         } else {
             text.push_str(&service_text(name, service, held_back));
         }
@@ -124,11 +123,16 @@ fn workers_text(workers: i64) -> String {
     )
 }
 
+/// The number of a service's workers, in words.
+pub(crate) fn all_workers(service: &ServiceLanes) -> String {
+    workers_text(Lane::ALL.iter().map(|lane| service.lane(*lane).workers).sum())
+}
+
 type WhyHeldBack<'a> = Option<&'a BTreeMap<&'static str, HeldBack>>;
 
 /// Whether a service has no unfinished jobs, and nothing that an operator should see. An external service does: whether
 /// a worker is registered.
-fn is_idle(service: &ServiceLanes, held_back: WhyHeldBack<'_>) -> bool {
+pub(crate) fn is_idle(service: &ServiceLanes, held_back: WhyHeldBack<'_>) -> bool {
     !service.external
         && service.slots_in_use == 0
         && service.parked == 0

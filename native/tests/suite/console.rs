@@ -118,7 +118,7 @@ async fn the_pages_show_waiting_jobs_and_their_holders() {
         &[
             "<strong>none</strong>; start <code>weir schedule</code>",
             "analysis: 4 slots in use, 2 waiting for a slot",
-            "specview: 0 slots in use",
+            "idle: specview (0 workers)",
             "<td class=\"held\">no workers</td>",
             "http-equiv=\"refresh\" content=\"5\"",
             "<caption>",
@@ -127,7 +127,7 @@ async fn the_pages_show_waiting_jobs_and_their_holders() {
             "<a href=\"/console\" aria-current=\"page\">Overview</a>",
             "<a href=\"/console/holders\">Holders</a>",
             // One row for the lanes without jobs.
-            "<th scope=\"row\">idle</th><td class=\"text\" colspan=\"5\">priority (0 workers), default (0 workers), scheduled (0 workers)</td>",
+            "<th scope=\"row\">idle</th><td class=\"text\" colspan=\"5\">scheduled (0 workers)</td>",
         ],
     );
     assert!(!page(&weir, "/console?refresh=off").await.contains("http-equiv"));

@@ -45,13 +45,35 @@ pub(super) async fn show(
         }
         (charts(&api.history.samples()))
         (whole(&status, api.settings.leads_river))
-        @for name in status.lanes.services.keys() { (service(&status, name)) }
+        (services(&status))
     };
     Ok(page::main_page(
         Entry::Overview,
         refreshes.then_some(REFRESH),
         &body,
     ))
+}
+
+/// The services, with those that have no jobs in one line.
+fn services(status: &Overview) -> Markup {
+    let of = |name: &String| status.held_back.get(name.as_str());
+    let (idle, busy): (Vec<_>, Vec<_>) = status
+        .lanes
+        .services
+        .iter()
+        .partition(|(name, lanes)| status::is_idle(lanes, of(name)));
+    html! {
+        @for (name, _) in busy { (service(status, name)) }
+        @if !idle.is_empty() {
+            p.soft {
+                "idle: "
+                @for (index, (name, lanes)) in idle.iter().enumerate() {
+                    @if index > 0 { ", " }
+                    (name) " (" (status::all_workers(lanes)) ")"
+                }
+            }
+        }
+    }
 }
 
 fn no_process() -> Markup {
