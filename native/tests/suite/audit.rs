@@ -412,3 +412,24 @@ async fn repairs_during_reservations_do_not_deadlock() {
     weir.reconcile().await;
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_was_set_back_during_a_submission_violates_nothing() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let job = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    weir.ended_by_other_client(job, "completed").await;
+    weir.reconcile().await;
+    let client = weir.client().await;
+    // The transaction started in the next period by the clock, and the charge came later.
+    let ahead = "UPDATE weir_jobs SET submitted_at = submitted_at + interval '40 days'; \
+                 UPDATE usage_events SET created_at = created_at + interval '41 days'";
+    client.batch_execute(ahead).await.unwrap();
+    weir.is_clean().await;
+    let both = "UPDATE weir_jobs SET reserved_at = reserved_at + interval '40 days'";
+    client.batch_execute(both).await.unwrap();
+    let found = weir.complaints().await;
+    let expected = format!("I3: job {job}: submitted at");
+    assert!(found.iter().any(|found| found.contains(&expected)), "{found:?}");
+    weir.abandon().await;
+}
