@@ -15,6 +15,6 @@ pub use overview::{
     Failures, LastMinute, Leader, Maintenance, Overview, TopHolder, WaitingDeliveries, held_back_in, overview,
 };
 pub(crate) use short::{duration, number, per_second, slots};
-pub(crate) use text::{all_workers, is_idle};
+pub(crate) use text::{all_workers, is_idle, workers_text};
 pub use text::{overview_text, wrapped};
 pub use vacuum::Vacuum;

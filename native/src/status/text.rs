@@ -115,7 +115,8 @@ fn colored(text: &str, color: AnsiColor) -> String {
     format!("{style}{text}{style:#}")
 }
 
-fn workers_text(workers: i64) -> String {
+/// A number of workers, in words.
+pub(crate) fn workers_text(workers: i64) -> String {
     format!(
         "{} {}",
         number(workers),

@@ -1,7 +1,7 @@
 -- The newest jobs that match a filter.
 -- Parameters: $1 only jobs with a smaller id, $2 states, $3 kinds (null: all), $4 a part of the error (null: any), $5 a
--- holder (null: all), $6 ended, or submitted, at least so many seconds ago. Reads jobs by id until enough match. Deliveries to
--- webhooks are left out.
+-- holder (null: all), $6 ended, or submitted, at least so many seconds ago. Reads jobs by id until enough match.
+-- Deliveries to webhooks are left out.
 SELECT j.id, j.kind,
        CASE WHEN j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_answers(j.id, j.attempt, j.attempted_by))
             THEN 'running' ELSE j.state::text END AS state,

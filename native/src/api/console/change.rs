@@ -135,7 +135,7 @@ pub(super) async fn run(
     let Html(whole) = page::page_below(Entry::Jobs, action.title(), &html! { (maud::PreEscaped(MARK)) });
     let (before, after) = whole.split_once(MARK).unwrap_or((&whole, ""));
     let (pieces, mut sent) = mpsc::unbounded_channel();
-    // An error means that nobody reads the page.
+    // Sending fails once the browser is gone. The next slice then does not start.
     let _ = pieces.send(before.to_owned());
     let after = after.to_owned();
     // A task, because a slice must not stop in the middle when the browser does.

@@ -166,11 +166,10 @@ fn service(status: &Overview, name: &str) -> Markup {
                 th scope="row" { "idle" }
                 td.text colspan="5" {
                     @for (index, lane) in idle.iter().enumerate() {
-                        @let workers = state.lane(*lane).workers;
                         @if index > 0 { ", " }
                         (lane.as_str())
                         @if !state.external {
-                            " (" (number(workers)) @if workers == 1 { " worker)" } @else { " workers)" }
+                            " (" (status::workers_text(state.lane(*lane).workers)) ")"
                         }
                     }
                 }
