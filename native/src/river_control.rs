@@ -57,31 +57,68 @@ pub async fn set_paused(
     Ok(())
 }
 
-/// Why jobs cannot be cancelled.
+/// What operators do with jobs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum JobChange {
+    /// Runs failed jobs again.
+    Retry,
+    /// Cancels unfinished jobs.
+    Cancel,
+}
+
+/// Why jobs cannot be changed.
 #[derive(Debug, Error)]
-pub enum CancelError {
+pub enum JobChangeError {
     /// River cannot cancel one. The jobs after it stay as they are.
     #[error(transparent)]
     River(#[from] riverqueue::Error),
-    /// The change cannot be logged.
+    /// A job cannot run again, or the change cannot be logged.
     #[error(transparent)]
-    Log(#[from] ControlError),
+    Control(#[from] ControlError),
 }
 
-/// Cancels these jobs as River does, one after the other, calls `show` with the outcome of each, and logs it. Reconciliation then releases
-/// their quota and slots. Returns the number of jobs by outcome: `cancelled`, `ended` before, and `not_found`.
-///
-/// # Errors
-///
-/// When the database cannot be used. Jobs may have been cancelled then.
-pub async fn cancel(
+impl JobChange {
+    /// River's states of the jobs that a filter selects.
+    #[must_use]
+    pub const fn states(self) -> &'static [&'static str] {
+        match self {
+            Self::Retry => &control::FAILED,
+            Self::Cancel => &control::UNFINISHED,
+        }
+    }
+
+    /// Changes these jobs one after the other, calls `show` with the outcome of each, and logs it. Returns the number of
+    /// jobs by outcome.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be used. Jobs may have been changed then.
+    pub async fn apply(
+        self,
+        river: &riverqueue::Client,
+        client: &mut Client,
+        actor: &str,
+        jobs: &[i64],
+        filter: Option<&JobFilter>,
+        show: impl FnMut(&'static str),
+    ) -> Result<BTreeMap<&'static str, usize>, JobChangeError> {
+        match self {
+            Self::Retry => Ok(control::retry_jobs(client, actor, jobs, filter, show).await?),
+            Self::Cancel => cancel(river, client, actor, jobs, filter, show).await,
+        }
+    }
+}
+
+/// Cancels these jobs as River does. Reconciliation then releases their quota and slots. The outcomes are `cancelled`,
+/// `ended` before, and `not_found`.
+async fn cancel(
     river: &riverqueue::Client,
     client: &Client,
     actor: &str,
     jobs: &[i64],
     filter: Option<&JobFilter>,
     mut show: impl FnMut(&'static str),
-) -> Result<BTreeMap<&'static str, usize>, CancelError> {
+) -> Result<BTreeMap<&'static str, usize>, JobChangeError> {
     let (mut outcomes, mut failure) = (BTreeMap::<_, usize>::new(), None);
     for job in jobs {
         let outcome = match river.jobs().cancel(*job).await {

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use weir_policy::problem::{CONTENT_TYPE, Problem, QUOTA_EXCEEDED};
 
 use crate::handler::Refusal;
-use crate::river_control::CancelError;
+use crate::river_control::JobChangeError;
 use weir_ledger::attempts::AttemptEnd;
 use weir_ledger::control::ControlError;
 use weir_ledger::database::{DatabaseError, FromDatabase};
@@ -219,11 +219,11 @@ impl From<riverqueue::Error> for ApiError {
     }
 }
 
-impl From<CancelError> for ApiError {
-    fn from(error: CancelError) -> Self {
+impl From<JobChangeError> for ApiError {
+    fn from(error: JobChangeError) -> Self {
         match error {
-            CancelError::River(error) => error.into(),
-            CancelError::Log(error) => error.into(),
+            JobChangeError::River(error) => error.into(),
+            JobChangeError::Control(error) => error.into(),
         }
     }
 }

@@ -16,7 +16,7 @@ use super::output::{
 use super::values;
 use crate::api::{JobReport, job_report};
 use crate::config::Settings;
-use crate::river_control;
+use crate::river_control::JobChange;
 use crate::status::duration;
 
 #[derive(Subcommand)]
@@ -79,14 +79,14 @@ pub(crate) struct Selection {
 impl Job {
     pub(crate) async fn run(self, settings: &Settings) -> CommandResult {
         let mut client = connected(settings).await?;
-        let (selection, retries, states): (_, _, &[&str]) = match &self {
+        let (selection, change) = match &self {
             Self::Show { id, json } => return show(settings, &client, *id, *json).await,
-            Self::Retry(selection) => (selection, true, &control::FAILED),
-            Self::Cancel(selection) => (selection, false, &control::UNFINISHED),
+            Self::Retry(selection) => (selection, JobChange::Retry),
+            Self::Cancel(selection) => (selection, JobChange::Cancel),
         };
         let filter = selection.filter(settings, &client).await?;
         let jobs = match &filter {
-            Some(filter) => control::all_matching_jobs(&client, filter, states).await?,
+            Some(filter) => control::all_matching_jobs(&client, filter, change.states()).await?,
             None => selection.ids.clone(),
         };
         if selection.dry_run {
@@ -102,13 +102,10 @@ impl Job {
             line.show(|| format!("{done} of {} jobs", jobs.len()));
         };
         let (actor, filter) = (actor(), filter.as_ref());
-        let outcomes = match retries {
-            true => control::retry_jobs(&mut client, &actor, &jobs, filter, show).await?,
-            false => {
-                let river = riverqueue::Client::builder(settings.database()?.river_pool(1)?).build()?;
-                river_control::cancel(&river, &client, &actor, &jobs, filter, show).await?
-            }
-        };
+        let river = riverqueue::Client::builder(settings.database()?.river_pool(1)?).build()?;
+        let outcomes = change
+            .apply(&river, &mut client, &actor, &jobs, filter, show)
+            .await?;
         let is_whole = outcomes
             .keys()
             .all(|outcome| matches!(*outcome, "retried" | "cancelled"));

@@ -19,7 +19,7 @@ use super::super::job_report::{JobReport, job_report};
 use super::super::problem::ApiError;
 use super::super::state::Api;
 use super::request;
-use crate::river_control::{self, PauseError};
+use crate::river_control::{self, JobChange, PauseError};
 
 /// Selects failed or unfinished jobs. At least one condition.
 #[derive(Deserialize, ToSchema)]
@@ -108,7 +108,7 @@ pub(super) async fn retry(
     operator: Operator,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<ChangedJobs>, ApiError> {
-    change(&api, &operator, body, true).await
+    change(&api, &operator, body, JobChange::Retry).await
 }
 
 /// Cancels unfinished jobs, at most 1000.
@@ -130,7 +130,7 @@ pub(super) async fn cancel(
     operator: Operator,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<ChangedJobs>, ApiError> {
-    change(&api, &operator, body, false).await
+    change(&api, &operator, body, JobChange::Cancel).await
 }
 
 /// Runs jobs again, or cancels them.
@@ -138,23 +138,17 @@ async fn change(
     api: &Api,
     operator: &Operator,
     body: Result<Bytes, BytesRejection>,
-    retries: bool,
+    wanted: JobChange,
 ) -> Result<Json<ChangedJobs>, ApiError> {
     let (filter, after, dry_run) = filter(api, body)?;
     let actor = &operator.actor;
-    let states: &[&str] = if retries {
-        &control::FAILED
-    } else {
-        &control::UNFINISHED
-    };
     let changed = api.pool.with(async |client| {
-        let jobs = control::matching_jobs(client, &filter, states, after).await?;
-        let outcomes = match (dry_run, retries) {
-            (true, _) => BTreeMap::new(),
-            (false, true) => control::retry_jobs(client, actor, &jobs, Some(&filter), |_| ()).await?,
-            (false, false) => {
-                river_control::cancel(&api.river, client, actor, &jobs, Some(&filter), |_| ()).await?
-            }
+        let jobs = control::matching_jobs(client, &filter, wanted.states(), after).await?;
+        let outcomes = if dry_run {
+            BTreeMap::new()
+        } else {
+            let changed = wanted.apply(&api.river, client, actor, &jobs, Some(&filter), |_| ());
+            changed.await?
         };
         Ok::<_, ApiError>(ChangedJobs {
             matching: jobs.len(),

@@ -23,7 +23,7 @@ use super::super::state::Api;
 use super::guard::Operator;
 use super::jobs::Wanted;
 use super::page::{self, ConsoleError, Entry};
-use crate::river_control;
+use crate::river_control::JobChange;
 
 /// A new progress bar is sent after this many jobs.
 const STEP: usize = 25;
@@ -37,41 +37,20 @@ const MARK: &str = "<!-- jobs -->";
 /// The fields of a form, which may be repeated.
 pub(super) type Fields = Result<Form<Vec<(String, String)>>, FormRejection>;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Action {
-    Retry,
-    Cancel,
+/// What a form asks for.
+fn action(fields: &[(String, String)]) -> Result<JobChange, ConsoleError> {
+    let field = fields.iter().find(|(name, _)| name == "action");
+    match field.map(|(_, value)| value.as_str()) {
+        Some("retry") => Ok(JobChange::Retry),
+        Some("cancel") => Ok(JobChange::Cancel),
+        _ => Err(ConsoleError::Refused("The form lacks what to do.".to_owned())),
+    }
 }
 
-impl Action {
-    fn parse(fields: &[(String, String)]) -> Result<Self, ConsoleError> {
-        let field = fields.iter().find(|(name, _)| name == "action");
-        match field.map(|(_, value)| value.as_str()) {
-            Some("retry") => Ok(Self::Retry),
-            Some("cancel") => Ok(Self::Cancel),
-            _ => Err(ConsoleError::Refused("The form lacks what to do.".to_owned())),
-        }
-    }
-
-    const fn title(self) -> &'static str {
-        match self {
-            Self::Retry => "Run again",
-            Self::Cancel => "Cancel",
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Retry => "retry",
-            Self::Cancel => "cancel",
-        }
-    }
-
-    const fn states(self) -> &'static [&'static str] {
-        match self {
-            Self::Retry => &control::FAILED,
-            Self::Cancel => &control::UNFINISHED,
-        }
+const fn title(action: JobChange) -> &'static str {
+    match action {
+        JobChange::Retry => "Run again",
+        JobChange::Cancel => "Cancel",
     }
 }
 
@@ -81,16 +60,21 @@ pub(super) async fn preview(
     fields: Fields,
 ) -> Result<Html<String>, ConsoleError> {
     let fields = parsed(fields)?;
-    let action = Action::parse(&fields)?;
+    let action = action(&fields)?;
     let wanted = Wanted::parse(&fields);
     let found = matching(&api, &filter(&api, &wanted)?, &wanted, action).await?;
     let jobs = found.len();
-    let (what, done) = match action {
-        Action::Retry => (
+    let (name, what, done) = match action {
+        JobChange::Retry => (
+            "retry",
             "failed",
             "run again. Each reserves quota as a new submission does.",
         ),
-        Action::Cancel => ("unfinished", "cancelled. Running ones stop a moment later."),
+        JobChange::Cancel => (
+            "cancel",
+            "unfinished",
+            "cancelled. Running ones stop a moment later.",
+        ),
     };
     let body = html! {
         @if jobs == 0 { p { "No " (what) " job matches." } }
@@ -100,12 +84,12 @@ pub(super) async fn preview(
                 (wanted.hidden())
                 // Later jobs are not part of the number.
                 input type="hidden" name="through" value=[found.last()];
-                button name="action" value=(action.name()) { (action.title()) " " (jobs) " " (page::jobs(jobs)) }
+                button name="action" value=(name) { (title(action)) " " (jobs) " " (page::jobs(jobs)) }
             }
         }
         p { a href="/console/jobs" { "Jobs" } " · " a href="/console/failures" { "Failures" } }
     };
-    Ok(page::page_below(Entry::Jobs, action.title(), &body))
+    Ok(page::page_below(Entry::Jobs, title(action), &body))
 }
 
 /// Changes the selected jobs, or all that match.
@@ -115,7 +99,7 @@ pub(super) async fn run(
     fields: Fields,
 ) -> Result<Response, ConsoleError> {
     let fields = parsed(fields)?;
-    let action = Action::parse(&fields)?;
+    let action = action(&fields)?;
     let ids = |wanted: &str| -> Result<Vec<i64>, ConsoleError> {
         let ids = fields.iter().filter(|(name, _)| name == wanted);
         ids.map(|(_, id)| id.parse())
@@ -132,7 +116,7 @@ pub(super) async fn run(
         jobs.retain(|job| through.iter().all(|last| job <= last));
         by_filter = Some(filter);
     }
-    let Html(whole) = page::page_below(Entry::Jobs, action.title(), &html! { (maud::PreEscaped(MARK)) });
+    let Html(whole) = page::page_below(Entry::Jobs, title(action), &html! { (maud::PreEscaped(MARK)) });
     let (before, after) = whole.split_once(MARK).unwrap_or((&whole, ""));
     let (pieces, mut sent) = mpsc::unbounded_channel();
     // Sending fails once the browser is gone. The next slice then does not start.
@@ -173,7 +157,7 @@ async fn matching(
     api: &Api,
     filter: &JobFilter,
     wanted: &Wanted,
-    action: Action,
+    action: JobChange,
 ) -> Result<Vec<i64>, ConsoleError> {
     let states = action.states().iter().copied();
     let states: Vec<&str> = states.filter(|state| wanted.has_state(state)).collect();
@@ -189,7 +173,7 @@ async fn change(
     actor: &str,
     jobs: &[i64],
     filter: Option<&JobFilter>,
-    action: Action,
+    action: JobChange,
     pieces: &mpsc::UnboundedSender<String>,
 ) -> Markup {
     let (mut outcomes, mut done) = (BTreeMap::<_, usize>::new(), 0);
@@ -209,12 +193,9 @@ async fn change(
             }
         };
         let changed = api.pool.within(TIMEOUT, async |client| {
-            match action {
-                Action::Retry => control::retry_jobs(client, actor, slice, filter, &mut show).await?,
-                Action::Cancel => {
-                    river_control::cancel(&api.river, client, actor, slice, filter, &mut show).await?
-                }
-            };
+            action
+                .apply(&api.river, client, actor, slice, filter, &mut show)
+                .await?;
             Ok::<_, ConsoleError>(())
         });
         failure = changed.await.err();

@@ -8,7 +8,7 @@ use weir_ledger::control::ControlError;
 use weir_ledger::database::{DatabaseError, FromDatabase};
 
 use super::super::problem::ApiError;
-use crate::river_control::CancelError;
+use crate::river_control::JobChangeError;
 
 pub(super) const STYLE: &str = include_str!("style.css");
 
@@ -234,11 +234,11 @@ impl From<ApiError> for ConsoleError {
     }
 }
 
-impl From<CancelError> for ConsoleError {
-    fn from(error: CancelError) -> Self {
+impl From<JobChangeError> for ConsoleError {
+    fn from(error: JobChangeError) -> Self {
         match error {
-            CancelError::Log(error) => error.into(),
-            CancelError::River(error) => Self::Broken(error.to_string()),
+            JobChangeError::Control(error) => error.into(),
+            JobChangeError::River(error) => Self::Broken(error.to_string()),
         }
     }
 }
